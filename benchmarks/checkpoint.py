@@ -30,17 +30,20 @@ from pathlib import Path
 import structlog
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from core.agent_end import AgentEnd, agent_end
+from benchmarks.figures import figure
+
 from rung import torch as rt
-from rung.core.protocol import Stored
+from rung.core.ipc.protocol import Stored
 from rung.storage import open_checkpoint, open_store
-from rung.torch import state
-from rung.torch.averages import TrainingAverages
-from rung.torch.files import read
-from rung.torch.plan import Progress
-from rung.torch.saving import Saver
+from rung.torch.checkpoint import state
+from rung.torch.checkpoint.files import read
+from rung.torch.checkpoint.saver import Saver
+from rung.training.averages import TrainingAverages
+from rung.training.plan import Progress
+from support.agent_end import AgentEnd, agent_end
 
 LAYERS = 16
 EXPERIMENT = "exp00000"
@@ -59,11 +62,9 @@ def show(  # noqa: PLR0913, PLR0917 - the columns of a line
     """Print the medians of what was measured in turn, and the aim if there is one."""
     ratio = statistics.median(theirs / own for own, theirs in zip(ours, peers, strict=True))
     rate, peer_rate = (size / 1e6 / statistics.median(it) for it in (ours, peers))
-    aimed = f"   aim {aim:4.2f}" if aim else ""
-    print(
-        f"{title:34} {rate:7.0f} MB/s   {peer:24} {peer_rate:7.0f} MB/s   "
-        f"ratio {ratio:5.2f}{aimed}"
-    )
+    aimed = f", wanted: at least {aim:.2f}" if aim else ""
+    beside = f"{ratio:.2f} of {peer}{aimed}; that is {peer_rate:,.0f} MB/s"
+    figure(f"checkpoint of {size / 1e6:,.0f} MB: {title}", rate, "MB/s", beside=beside)
 
 
 class Model(torch.nn.Module):
@@ -207,7 +208,7 @@ def measure_saving(bench: Bench, folder: Path, rounds: int) -> None:
             disk.append(writing)
     show("stall of the training step", size, stalls, copies, "copy in memory", 1 / 1.3)
     more = statistics.median(own / theirs for own, theirs in zip(stalls, copies, strict=True))
-    print(f"{'':34} the step stalls {more:.2f} times as long as the copy takes   aim 1.30")
+    print(f"the step stalls {more:.2f} times as long as the copy takes, wanted: at most 1.30")
     show("durable checkpoint", size, durable, peers, "torch.save + fsync", 3)
     show("durable checkpoint", size, durable, disk, "disk, past the cache")
 

@@ -23,23 +23,26 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
 
 import torch
+from benchmarks.figures import figure
 from minio import Minio
 from torch.utils.data import DataLoader, Dataset
 
 from rung.cache import Cache, Held, Origin, Source, origin_of
-from rung.core.data import DataSource
+from rung.core._data import DataSource
 from rung.storage.s3.settings import from_environment
 from rung.storage.s3.store import S3Store
-from rung.torch.waiting import NAME, DataWait
+from rung.training.data_wait import NAME, DataWait
 from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from servers.seaweed import Seaweed
 
 MIB = 1 << 20
 AT_ONCE = 8
 BATCH = 4
+FOLDER = "an ordinary folder"
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -69,14 +72,12 @@ def drop(folder: Path) -> None:
         os.close(file)
 
 
-def show(title: str, size: int, ours: list[float], peers: list[float]) -> None:
+def show(title: str, size: int, ours: list[float], name: str, peers: list[float]) -> None:
     """Print the medians of a pair, and of its ratios."""
     own, peer = statistics.median(ours), statistics.median(peers)
     ratio = statistics.median(theirs / mine for mine, theirs in zip(ours, peers, strict=True))
-    print(
-        f"{title:42} {size / MIB / own:7.0f} MiB/s   peer {size / MIB / peer:7.0f} MiB/s"
-        f"   ratio {ratio:5.2f}"
-    )
+    beside = f"{ratio:.2f} of {name}, {size / MIB / peer:.0f} MiB/s"
+    figure(f"data cache: {title}", size / MIB / own, "MiB/s", beside=beside)
 
 
 def epochs(title: str, cached: Path, local: Path, size: int, rounds: int) -> None:
@@ -87,7 +88,7 @@ def epochs(title: str, cached: Path, local: Path, size: int, rounds: int) -> Non
             for folder in (cached, local) if turn % 2 else (local, cached):
                 before(folder)
                 times[folder].append(seconds(partial(read, folder)))
-        show(f"{title}, {kind}", size, times[cached][2:], times[local][2:])
+        show(f"{title}, {kind}", size, times[cached][2:], FOLDER, times[local][2:])
 
 
 def filled(cache: Cache, origin: Origin) -> Held:
@@ -121,7 +122,7 @@ def first_and_second(
         second.append(seconds(partial(filled, cache, origin)))
         with ThreadPoolExecutor(AT_ONCE) as threads:
             peers.append(seconds(partial(fetch_all, threads, number)))
-    show("first trial: the cache is filled, verified", size, first, peers)
+    show("first trial, filled and verified", size, first, "the plain minio client", peers)
     faster = statistics.median(one / two for one, two in zip(first, second, strict=True))
     print(
         f"{'second trial: until its data are there':42} {statistics.median(second) * 1000:7.0f} ms"
@@ -182,7 +183,8 @@ def loader(cached: Path, local: Path, rounds: int) -> None:
     print(
         f"{'training, beside a loader process':42} against an ordinary folder, ratio {ratio:5.2f}"
     )
-    print(f"{NAME:42} {waited[0]:7.3f}         peer {waited[1]:7.3f}")
+    beside = f"{100 * waited[1]:.1f} % {FOLDER}"
+    figure("data cache: training waits for data", 100 * waited[0], "%", beside=beside)
 
 
 def streamed(origin: Origin, folder: Path) -> None:

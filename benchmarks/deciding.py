@@ -27,6 +27,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.evolve import config
+from benchmarks.figures import figure
 
 from rung.events import Event, Payload, fact, partition_of
 from rung.events.allocation import AgentJoined, AllocationReleased, Slot
@@ -176,12 +177,13 @@ async def measure(url: str, name: str, partitions: int, facts: int, many: int) -
         await ledger.close()
     plain = len(work) / await _plain(url, process, starts, len(work), clock.decisions, size)
     rate = clock.facts / clock.seconds
-    print(
-        f"{name:10} {partitions} partitions {many:6,} open: {rate:8,.0f} facts/s, "
-        f"{clock.decisions / clock.seconds:8,.0f} decisions/s, "
-        f"{clock.facts / clock.processor_s:8,.0f} facts per CPU second; "
-        f"{rate / plain:.2f} of a plain loop, {rate / AIM:.2f} of the aim",
-        flush=True,
+    figure(
+        f"{name} on Kafka, {partitions} partition{'s' * (partitions > 1)}, {many:,} open",
+        rate,
+        "facts/s",
+        beside=f"{rate / plain:.2f} of a loop that only reads and sends; "
+        f"{clock.decisions / clock.seconds:,.0f} decisions/s, "
+        f"{clock.facts / clock.processor_s:,.0f} facts per CPU second; wanted: {AIM:,}",
     )
 
 

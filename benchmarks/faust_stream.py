@@ -20,6 +20,7 @@ import faust
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.figures import figure
 from benchmarks.ledger import make_drafts
 from benchmarks.ledger_kafka import broker
 
@@ -108,10 +109,16 @@ async def main(url: str) -> None:
         spent["follower"].append(await through_follower(ledger, end))
     await ledger.close()
     print(f"{end:,} events of about {len(drafts[7].value)} bytes, one partition\n")
-    print(f"{'':<16}{'events/s':>12}{'µs of processor each':>24}")
-    for name, rounds in spent.items():
-        seconds, cpu_s = (median(values) for values in zip(*rounds, strict=True))
-        print(f"{name:<16}{end / seconds:>12,.0f}{cpu_s / end * 1e6:>24.1f}")
+    (faust_s, faust_cpu_s), (seconds, cpu_s) = (
+        [median(values) for values in zip(*rounds, strict=True)] for rounds in spent.values()
+    )
+    figure(
+        "an event through a follower on Kafka",
+        cpu_s / end * 1e6,
+        "µs of CPU",
+        beside=f"{faust_cpu_s / end * 1e6:.1f} through a Faust stream; {end / seconds:,.0f} and "
+        f"{end / faust_s:,.0f} events/s",
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.figures import figure
+
 CODE = Path(__file__).parent / "submitted" / "first_step"
 TIMES = 5
 CONFIG = {
@@ -44,7 +48,7 @@ def by_rung() -> list[float]:
         file.write_text(json.dumps(CONFIG))
         rung("up", "--detach", "--port", "0", "--slots", "1")
         try:
-            once(file)  # the warm parent is warm, as on a machine in use
+            once(file)  # the fork server is warm, as on a machine in use
             return [once(file) for _ in range(TIMES)]
         finally:
             rung("down")
@@ -65,5 +69,5 @@ def by_hand() -> list[float]:
 
 if __name__ == "__main__":
     ours, theirs = statistics.median(by_rung()), statistics.median(by_hand())
-    print(f"rung submit     {ours:.2f} s to the first step (aim: under 1 s)")
-    print(f"python train.py {theirs:.2f} s; rung takes {ours / theirs:.2f} of that")
+    beside = f"{theirs:.2f} s, `python train.py`; wanted: under 1 s"
+    figure("from `rung submit` to the first training step", ours, "s", beside=beside)

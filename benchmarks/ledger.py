@@ -8,10 +8,15 @@ than programs do. What is durable there is durable here.
 import argparse
 import asyncio
 import sqlite3
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.figures import figure
 
 from rung.events import decode, fact, partition_of
 from rung.events.trial import TrialValidated
@@ -81,18 +86,22 @@ async def measure_appends(folder: Path, drafts: list[Draft]) -> None:
     """Print appends per second, each kind in turns with the plain loop."""
     ledger = await SqliteLedger.open(folder / "appends")
     kinds = [(1, 1), (16, 1), (128, 1), (1, 1000)]
-    figures: dict[tuple[int, int], list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    found: dict[tuple[int, int], list[tuple[float, float]]] = {kind: [] for kind in kinds}
     for _ in range(ROUNDS):
-        for kind, measured in figures.items():
+        for kind, measured in found.items():
             plain = plain_loop(folder / "plain.db", drafts)
             measured.append((await appends(ledger, drafts, *kind), plain))
     await ledger.close()
-    print(f"{'appends/s':<34}{'ledger':>10}{'plain loop':>12}{'ratio':>8}")
-    for (writers, batch), measured in figures.items():
+    for (writers, batch), measured in found.items():
         ours, plain = sorted(measured, key=lambda pair: pair[0] / pair[1])[len(measured) // 2]
         many = "" if batch == 1 else f" in batches of {batch}"
         name = f"{writers} writer{'s' * (writers > 1)}{many}"
-        print(f"{name:<34}{ours:>10,.0f}{plain:>12,.0f}{ours / plain:>8.2f}")
+        figure(
+            f"durable appends on SQLite, {name}",
+            ours,
+            "events/s",
+            beside=f"{ours / plain:.2f} of a plain loop that commits each",
+        )
 
 
 async def fill(ledger: SqliteLedger, drafts: list[Draft], events: int) -> float:

@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.figures import figure
 from benchmarks.ledger import make_drafts
 
 from rung.events import decode, partition_of
@@ -98,7 +99,6 @@ async def measure_appends(ledger: KafkaLedger, url: str, drafts: list[Draft]) ->
     await producer.start()
     other = plain(producer, address.prefix)
     await appends(ledger.append, drafts, 16, 100)  # the broker's own warming up
-    print(f"{'appends/s':<34}{'ledger':>10}{'aiokafka':>12}{'ratio':>8}")
     for kind in KINDS:
         ours, theirs = [], []
         for _ in range(ROUNDS):
@@ -108,7 +108,12 @@ async def measure_appends(ledger: KafkaLedger, url: str, drafts: list[Draft]) ->
         many = "" if batch == 1 else f" in batches of {batch}"
         name = f"{writers} writer{'s' * (writers > 1)}{many}"
         ratio = median(a / b for a, b in zip(ours, theirs, strict=True))
-        print(f"{name:<34}{median(ours):>10,.0f}{median(theirs):>12,.0f}{ratio:>8.2f}")
+        figure(
+            f"appends on Kafka, {name}",
+            median(ours),
+            "events/s",
+            beside=f"{ratio:.2f} of a plain aiokafka loop",
+        )
     await producer.stop()
 
 
@@ -169,13 +174,17 @@ async def measure_reads(ledger: KafkaLedger, url: str) -> None:
     """Print reads per second beside those of a plain consumer."""
     ends = [await ledger.end("experiments", part) for part in range(PARTITIONS)]
     theirs = await consume_all(url, ends)
-    print(f"\n{sum(ends):,} events{'':<20}{'ledger':>16}{'aiokafka':>12}{'ratio':>8}")
     for name, measured in (
         ("read", await read_all(ledger, None)),
         ("read and decode", await read_all(ledger, decode)),
         ("follow", await follow_all(ledger)),
     ):
-        print(f"{name:<34}{measured:>10,.0f}{theirs:>12,.0f}{measured / theirs:>8.2f}")
+        figure(
+            f"{name} a ledger on Kafka of {sum(ends):,} events",
+            measured,
+            "events/s",
+            beside=f"{measured / theirs:.2f} of a plain aiokafka consumer",
+        )
 
 
 async def measure_waking(ledger: KafkaLedger, draft: Draft) -> None:

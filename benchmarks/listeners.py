@@ -25,6 +25,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.figures import figure
+
 CODE = Path(__file__).parent / "submitted" / "synthetic"
 SLOTS = 4
 STREAMS = ("events?from=now", "metrics/stream?from=now")
@@ -98,7 +102,7 @@ class Machine:
         name: str = submitted["experiment_id"]
         if listeners or trials > SLOTS:
             self.rung("pause", name)
-        with self._listened(of or name, listeners):
+        with listening(self.url, self._token, of or name, listeners):
             before = self._counted()
             started = time.perf_counter()
             if listeners or trials > SLOTS:
@@ -109,21 +113,6 @@ class Machine:
         self.latest = name
         each = [(now - then) / trials for now, then in zip(after, before, strict=True)]
         return Search(trials / took, *each)
-
-    @contextlib.contextmanager
-    def _listened(self, name: str, count: int) -> Iterator[None]:
-        if not count:
-            yield
-            return
-        command = [sys.executable, __file__, "--listen", self.url, self._token, name, str(count)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdout.readline()  # all are connected
-            try:
-                yield
-            finally:
-                process.stdin.close()
 
     def _counted(self) -> tuple[float, ...]:
         found = {
@@ -138,6 +127,23 @@ class Machine:
             sum(found[pid][1] for pid in found if pid != self._services),
             1000 * cpu / os.sysconf("SC_CLK_TCK"),
         )
+
+
+@contextlib.contextmanager
+def listening(url: str, token: str, name: str, count: int) -> Iterator[None]:
+    """Have connections of another process listen to an experiment while the context lasts."""
+    if not count:
+        yield
+        return
+    command = [sys.executable, __file__, "--listen", url, token, name, str(count)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()  # all are connected
+        try:
+            yield
+        finally:
+            process.stdin.close()
 
 
 class _Listener(asyncio.Protocol):
@@ -187,12 +193,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         machine = Machine(Path(folder))
         try:
-            machine.search(SLOTS)  # the warm parent is warm, as on a machine in use
+            machine.search(SLOTS)  # the fork server is warm, as on a machine in use
             other = machine.latest
             cases = {
                 "no listeners": (0, None),
-                "listeners of it": (options.listeners, None),
-                "listeners of another": (options.listeners, other),
+                f"{options.listeners} listeners of it": (options.listeners, None),
+                f"{options.listeners} listeners of another": (options.listeners, other),
             }
             for _ in range(options.rounds):
                 for case, (count, of) in cases.items():
@@ -204,11 +210,13 @@ def main() -> None:
     alone = _median(found["no listeners"])
     for case, searches in found.items():
         it = _median(searches)
-        print(
-            f"{case:22} {it.rate:6.1f} trials/s, {it.rate / alone.rate:4.2f} of alone; a trial "
-            f"takes {it.cpu_ms:4.1f} ms of a processor, {it.cpu_ms / alone.cpu_ms:4.2f} of alone; "
-            f"{it.queries:5.1f} queries, {it.transactions:4.1f} transactions, "
-            f"{it.agent:3.1f} of them the agent's"
+        figure(
+            f"a trial in the services, {case}",
+            it.cpu_ms,
+            "ms of CPU",
+            beside=f"{it.cpu_ms / alone.cpu_ms:.2f} of alone; {it.rate:.1f} trials/s, "
+            f"{it.rate / alone.rate:.2f} of alone; {it.queries:.1f} queries, "
+            f"{it.transactions:.1f} transactions, {it.agent:.1f} of them the agent's",
         )
 
 

@@ -21,8 +21,10 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
 
+from benchmarks.figures import figure
 from minio import Minio
 
 from rung.storage import FolderStore, ObjectStore, Provenance, load_checkpoint, store_checkpoint
@@ -32,6 +34,8 @@ from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from servers.seaweed import Seaweed
 
 PARALLEL = 4
+MINIO = "the plain minio client"
+COPY = "`cp` and fsync"
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -41,14 +45,19 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
-def compare(
-    title: str, size: int, rounds: int, ours: Callable[[], object], peer: Callable[[], object]
+def compare(  # noqa: PLR0913, PLR0917 - two pieces of work, and what they are called
+    title: str,
+    size: int,
+    rounds: int,
+    ours: Callable[[], object],
+    name: str,
+    peer: Callable[[], object],
 ) -> None:
     """Measure both in turn, after one round that does not count, and print the medians."""
     times = [(seconds(ours), seconds(peer)) for _ in range(rounds + 1)][1:]
     rate, peers = (size / MIB / statistics.median(it) for it in zip(*times, strict=True))
     ratio = statistics.median(theirs / own for own, theirs in times)
-    print(f"{title:32} {rate:8.0f} MiB/s   peer {peers:8.0f} MiB/s   ratio {ratio:5.2f}")
+    figure(f"objects in {title}", rate, "MiB/s", beside=f"{ratio:.2f} of {name}, {peers:.0f}")
 
 
 def checkpoints(store: ObjectStore, folder: Path, files: int, rounds: int, title: str) -> None:
@@ -93,12 +102,13 @@ def in_s3(server: Seaweed, folder: Path, source: Path, options: argparse.Namespa
             "rung", "peer", str(source), part_size=part, num_parallel_uploads=PARALLEL
         )
 
-    compare(f"s3: put {size // MIB} MiB", size, options.rounds, put, peer_put)
+    compare(f"s3: put {size // MIB} MiB", size, options.rounds, put, MINIO, peer_put)
     compare(
         f"s3: get {size // MIB} MiB",
         size,
         options.rounds,
         lambda: store.get("large", folder / "back"),
+        MINIO,
         lambda: client.fget_object("rung", "peer", str(folder / "peer")),
     )
     checkpoints(store, folder, options.files, 3, f"s3: checkpoint, {options.files} files")
@@ -127,6 +137,7 @@ def in_folder(folder: Path, source: Path, options: argparse.Namespace) -> None:
         size,
         options.rounds,
         lambda: store.put("large", source),
+        COPY,
         lambda: synced_copy(folder / "copy"),
     )
     compare(
@@ -134,6 +145,7 @@ def in_folder(folder: Path, source: Path, options: argparse.Namespace) -> None:
         size,
         options.rounds,
         lambda: store.get("large", folder / "back"),
+        "`cp`",
         lambda: subprocess.run(["cp", str(source), str(folder / "copy")], check=True),
     )
     checkpoints(store, folder, options.files, 3, f"folder: checkpoint, {options.files} files")

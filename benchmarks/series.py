@@ -16,7 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
+
+from benchmarks.figures import figure
 
 from rung.events import fact
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
@@ -160,29 +163,32 @@ async def measure(  # noqa: PLR0913, PLR0917 - what a measurement is of
     blocks = blocks_of(records)
     rows = sum(len(columns[0].values) for _, columns in blocks)
     size = sum(len(record.value) for record in records) / rows
-    figures: dict[str, list[float]] = {"plain": [], "server": [], "chdb": [], "decoding": []}
+    measured: dict[str, list[float]] = {"plain": [], "server": [], "chdb": [], "decoding": []}
     for number in range(ROUNDS):
         for database in ("plain", "server"):
             server.drop(database)
             server.create(database)
         await migrate_series(server.database_url("plain"), days={}, now_ms=0, dry_run=False)
-        figures["plain"].append(plain(server, "plain", blocks))
-        figures["server"].append(
+        measured["plain"].append(plain(server, "plain", blocks))
+        measured["server"].append(
             await kept(server.database_url("server"), ledger, len(records), rows)
         )
         place = str(folder / f"{kind}-{each}-{partitions}-{number}")
-        figures["chdb"].append(await kept(place, ledger, len(records), rows))
-        figures["decoding"].append(decoding(records, rows))
-    found = {name: statistics.median(values) for name, values in figures.items()}
+        measured["chdb"].append(await kept(place, ledger, len(records), rows))
+        measured["decoding"].append(decoding(records, rows))
+    found = {name: statistics.median(values) for name, values in measured.items()}
     spread = "1 partition" if partitions == 1 else f"{partitions} partitions"
     print(
         f"{rows:,} rows of {kind}, {each} per event, {size:.0f} bytes of ledger each, in {spread}"
     )
-    print(f"  plain inserts by columns    {found['plain']:>10,.0f} rows/s")
-    for name, title in (("server", "service into the server"), ("chdb", "service into chDB")):
-        ratio = found[name] / found["plain"]
-        print(f"  {title:<26}  {found[name]:>10,.0f} rows/s   {ratio:.2f} of plain")
-    print(f"  decoding alone              {found['decoding']:>10,.0f} rows/s\n")
+    for name, place in (("server", "a ClickHouse server"), ("chdb", "chDB")):
+        figure(
+            f"rows of {kind} into {place}, {each} per event, {spread}",
+            found[name],
+            "rows/s",
+            beside=f"{found[name] / found['plain']:.2f} of plain inserts by columns",
+        )
+    print(f"decoding alone {found['decoding']:,.0f} rows/s\n")
     return found["server"]
 
 

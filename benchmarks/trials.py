@@ -3,12 +3,15 @@
 Rung runs each trial in a process of its own, every report durable. The peers run on the same
 cores in the same run: Ray Tune with `reuse_actors` (its best), Optuna on its journal file with two
 worker processes, and Optuna in memory in one process, which is neither durable nor isolated and
-stands for what no platform can reach.
+stands for what no platform can reach. Of Rung there is also the processor time of a trial, in all
+processes of `rung up`: services, agent, fork servers and the trial's own.
 
     python benchmarks/trials.py [--trials 100,1000] [--peers ray,optuna-journal,optuna-memory]
 """
 
 import argparse
+import contextlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -18,13 +21,55 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.figures import figure
+
+AIM_MS = 20
+AIM_RATIO = 3
 CODE = Path(__file__).parent / "submitted" / "synthetic"
 RUNGS = (1, 3, 9, 27, 81)
+SETTLES_S = 60
+AT_REST = 0.1
+"""Of a processor."""
 
 
-def rung_trials(trials: int, slots: int = 4) -> float:
-    """Return Rung's trials a second, from submission to the end of the search."""
+class Search(NamedTuple):
+    """What was measured of one search."""
+
+    rate: float
+    """Trials a second, from submission to the end of the search."""
+    cpu_ms: float
+    """What a trial takes of a processor."""
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, of those below it, and of their ended ones."""
+    root = psutil.Process(pid)
+    spent = 0.0
+    for process in (root, *root.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            spent += sum(process.cpu_times()[:4])
+    return spent
+
+
+def settle(pid: int) -> None:
+    """Wait until a process and those below it rest: fork servers import frameworks at first."""
+    before = cpu_s(pid)
+    for _ in range(SETTLES_S):
+        time.sleep(1.0)
+        now = cpu_s(pid)
+        if now - before < AT_REST:
+            return
+        before = now
+
+
+def rung_trials(trials: int, slots: int = 4) -> Search:
+    """Run a search of so many trials by Rung."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "RUNG_DATA": folder}
 
@@ -33,17 +78,21 @@ def rung_trials(trials: int, slots: int = 4) -> float:
             output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE)
             return output.stdout.decode()
 
-        def search(count: int) -> float:
+        def search(count: int) -> Search:
             file = Path(folder) / f"{count}.yaml"
             file.write_text(experiment(count, slots))
+            used = cpu_s(pid)
             name = json.loads(rung("submit", str(file), str(CODE), "--json"))
             started = time.perf_counter()
             rung("wait", name["experiment_id"])
-            return count / (time.perf_counter() - started)
+            rate = count / (time.perf_counter() - started)
+            return Search(rate, 1000 * (cpu_s(pid) - used) / count)
 
-        rung("up", "--detach", "--port", "0", "--slots", str(slots))
+        up = rung("up", "--detach", "--port", "0", "--slots", str(slots), "--json")
+        pid: int = json.loads(up)["pid"]
         try:
-            search(slots)  # the warm parent is warm, as on a machine in use
+            search(slots)
+            settle(pid)  # the fork servers are warm, as on a machine in use
             return search(trials)
         finally:
             rung("down")
@@ -173,16 +222,30 @@ def main() -> None:
     parser.add_argument("--trials", default="100,1000")
     parser.add_argument("--peers", default=",".join(PEERS))
     options = parser.parse_args()
-    rates = {}
+    rates = []
     for count in map(int, options.trials.split(",")):
-        rates[count] = rung_trials(count)
-        print(f"rung, {count} trials: {rates[count]:8.1f} trials/s", flush=True)
-    ours = max(rates.values())
+        search = rung_trials(count)
+        rates.append(search.rate)
+        figure(
+            f"a trial's whole life, a process each, {count:,} trials",
+            search.cpu_ms,
+            "ms of CPU",
+            at_most=AIM_MS,
+            beside=f"{search.rate:.1f} trials/s",
+        )
+    ours = max(rates)
     for name in filter(None, options.peers.split(",")):
+        if importlib.util.find_spec(name.partition("-")[0]) is None:
+            print(f"{name} is not installed")
+            continue
         measure, count = PEERS[name]
         rate = measure(count)
-        print(
-            f"{name}, {count} trials: {rate:8.1f} trials/s; rung is {ours / rate:.2f} times that"
+        figure(
+            f"trials a second, to those of {name}",
+            ours / rate,
+            "times",
+            at_least=AIM_RATIO if name == "ray" else None,
+            beside=f"{ours:.1f} to {rate:.1f} at {count} trials",
         )
 
 

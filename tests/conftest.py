@@ -15,7 +15,10 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from servers import keycloak as keycloak_server
+from servers.keycloak import Keycloak
 from servers.seaweed import Seaweed
+from support.gateway import identity_provider
 
 # What is collected stays until the end: to look through it for garbage again and again, while it
 # grows and in each test, would be a tenth of the time of all.
@@ -26,6 +29,10 @@ settings.register_profile(
     "rung", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("rung")
+
+# Trials of a `rung up` end with it, so that a test that fails leaves none; tests of what outlives
+# it set a time.
+os.environ["RUNG_UNATTENDED"] = "0"
 
 # A shell starts what runs in the background with Ctrl-C ignored, and all that this starts too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -57,6 +64,16 @@ def _log_as_before() -> Iterator[None]:
 def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """Give an S3 server, started for whoever asks first; tests keep to prefixes of their own."""
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def keycloak(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keycloak]:
+    """Give an identity provider with the realm of the tests, started for whoever asks first."""
+    if lacking := keycloak_server.missing():
+        pytest.skip(lacking)
+    with Keycloak(tmp_path_factory.mktemp("keycloak")) as server:
+        server.make_realm(identity_provider.realm())
         yield server
 
 

@@ -1,12 +1,17 @@
 """The tree: what a newcomer may rely on when looking for something."""
 
 import ast
+import importlib.util
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import rung
 
 _ROOT = Path(__file__).parents[1]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
@@ -25,8 +30,16 @@ ROOTS = sorted(
 )
 SERVICES = sorted(path for path in (_ROOT / "services").glob("*") if path.is_dir())
 PACKAGES = sorted(
-    package for root in ROOTS for package in (_ROOT / root / "rung").iterdir() if package.is_dir()
+    package
+    for root in ROOTS
+    for package in (_ROOT / root / "rung").iterdir()
+    if package.is_dir() and package.name != "__pycache__"
 )
+FOLDERS = sorted({path.parent for package in PACKAGES for path in package.rglob("*.py")})
+"""Packages and their sub-packages."""
+
+_MODULES_MAX = 17
+"""In a folder, besides its `__init__.py`."""
 
 
 @pytest.mark.parametrize(
@@ -52,16 +65,36 @@ def test_every_list_of_roots_names_every_root(listed: list[str]) -> None:
     assert sorted(listed) == ROOTS
 
 
-def test_the_namespace_has_no_init() -> None:
-    """A stray `rung/__init__.py` in one root would hide all the others."""
-    assert [root for root in ROOTS if (_ROOT / root / "rung" / "__init__.py").exists()] == []
+def test_one_root_has_the_init_of_all() -> None:
+    """There is one `rung/__init__.py`, and it finds the parts in all roots; so does its spec.
+
+    A second one would hide the names of the first, or the parts. Tools that ask for the spec of
+    `rung` would see the parts of one root only.
+    """
+    found = [root for root in ROOTS if (_ROOT / root / "rung" / "__init__.py").exists()]
+    assert found == ["cli"]
+    assert (_ROOT / "cli" / "rung" / "py.typed").exists()
+    spec = importlib.util.find_spec("rung")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    assert {str(_ROOT / root / "rung") for root in ROOTS} <= set(spec.submodule_search_locations)
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
-def test_every_package_is_typed(package: Path) -> None:
-    """Each package tells type checkers that it is annotated, and what it is."""
-    assert (package / "py.typed").exists()
-    assert (package / "__init__.py").read_text().startswith('"""')
+def test_the_init_costs_nothing() -> None:
+    """`import rung` imports no part, and each of its names is there when it is asked for."""
+    ask = "import sys, rung; print(*(name for name in sys.modules if name.startswith('rung.')))"
+    ran = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
+    assert ran.stdout.strip() == ""
+    assert all(hasattr(rung, name) for name in rung.__all__)
+    assert not hasattr(rung, "nothing_of_this_name")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(_ROOT)))
+def test_every_package_is_typed_and_one_screen(folder: Path) -> None:
+    """Each tells type checkers that it is annotated, and readers what it is; it is no drawer."""
+    assert (folder / "py.typed").exists()
+    assert (folder / "__init__.py").read_text().startswith('"""')
+    assert len(list(folder.glob("*.py"))) <= 1 + _MODULES_MAX
 
 
 @pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
@@ -109,7 +142,7 @@ def test_what_the_fast_lane_leaves_out_belongs_to_other_lanes() -> None:
     assert unmarked == []
 
 
-_LANES = ("e2e", "processes", "sim", "attacks", "cluster", "horovod")
+_LANES = ("e2e", "processes", "stores", "sim", "attacks", "cluster", "horovod")
 
 
 def _marks_all(statement: ast.stmt) -> bool:
@@ -158,7 +191,6 @@ def test_the_clients_of_kafka_are_used_as_they_are_documented(path: Path) -> Non
         if isinstance(node, ast.Attribute)
         and re.match(r"_[^_]", node.attr)
         and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
-        and ast.unparse(node) != "Record._make"  # a named tuple's, documented
     ]
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and any(

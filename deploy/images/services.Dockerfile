@@ -3,7 +3,7 @@
 #
 #   docker build -f deploy/images/services.Dockerfile --target searcher -t rung-searcher .
 #
-# Targets: searcher scheduler checkpoint-gc metrics gateway, and `command`, which has the plain
+# Targets: searcher scheduler checkpoint-gc metrics webhooks gateway, and `command`, which has the plain
 # `rung` as its entrypoint, for `rung cluster init` and `rung metrics migrate`. All share every
 # layer but the entrypoint, so a machine that runs several of them fetches one image. No
 # framework is in them: only agents train.
@@ -74,6 +74,9 @@ ENTRYPOINT ["rung", "service", "checkpoint-gc"]
 
 FROM probed AS metrics
 ENTRYPOINT ["rung", "service", "metrics"]
+
+FROM probed AS webhooks
+ENTRYPOINT ["rung", "service", "webhooks"]
 
 FROM probed AS gateway
 EXPOSE 8080

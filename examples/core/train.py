@@ -21,8 +21,8 @@ def main() -> None:
         if momentum + rate > 1:
             raise core.InvalidHP("momentum + rate must not exceed 1")
         state = {"x": -1.0, "y": 1.0, "dx": 0.0, "dy": 0.0, "step": 0}
-        if ctx.checkpoint.latest:
-            with ctx.checkpoint.restore_path(ctx.checkpoint.latest) as path:
+        if (latest := ctx.checkpoint.download_latest()) is not None:
+            with ctx.checkpoint.restore_path(latest) as path:
                 state = json.loads((path / "state.json").read_text())
 
         while not ctx.preempt.should_preempt():

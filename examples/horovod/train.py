@@ -47,8 +47,8 @@ def main() -> None:
             nn.Linear(64, 32), nn.ReLU(), nn.Dropout(ctx.hparams["dropout"]), nn.Linear(32, 10)
         )
         step, kept = 0, None
-        if ctx.checkpoint.latest:
-            with ctx.checkpoint.restore_path(ctx.checkpoint.latest) as path:
+        if (latest := ctx.checkpoint.download_latest()) is not None:
+            with ctx.checkpoint.restore_path(latest) as path:
                 kept = torch.load(path / "state.pt")
             step = kept["step"]
             model.load_state_dict(kept["model"])

@@ -21,8 +21,8 @@ def main() -> None:
             eta0=ctx.hparams["rate"],
             random_state=np.random.RandomState(ctx.seed % 2**32),  # goes into the checkpoint, too
         )
-        if ctx.checkpoint.latest:
-            with ctx.checkpoint.restore_path(ctx.checkpoint.latest) as path:
+        if (latest := ctx.checkpoint.download_latest()) is not None:
+            with ctx.checkpoint.restore_path(latest) as path:
                 epoch, model = joblib.load(path / "model.joblib")
 
         while not ctx.preempt.should_preempt():

@@ -33,7 +33,8 @@ def main() -> None:
         arguments = TrainingArguments(
             output_dir="output",
             num_train_epochs=2,
-            per_device_train_batch_size=64,
+            # All slots together train as many records per step, however many they are.
+            per_device_train_batch_size=run.hparams["global_batch_size"] // run.distributed.size,
             learning_rate=run.hparams["lr"],
             eval_strategy="epoch",
             save_strategy="no",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.rig import Rig
+from support.agent_rig import Rig
 
 
 @pytest.fixture
@@ -20,6 +20,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.fixture
 async def running(rig: Rig) -> Rig:
-    """Give a rig with a running agent, whose warm parent has no frameworks."""
+    """Give a rig with a running agent, whose fork server has no frameworks."""
     rig.start()
     return rig

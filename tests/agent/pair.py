@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agent.rig import EXPERIMENT, POOL, Ended, Rig
 from rung.events.allocation import (
     AgentJoined,
     AllocationGranted,
@@ -16,6 +15,7 @@ from rung.events.allocation import (
 )
 from rung.events.trial import RunSpec
 from rung.storage import ObjectStore
+from support.agent_rig import EXPERIMENT, POOL, Ended, Rig
 
 
 class Pair:

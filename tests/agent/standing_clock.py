@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from agent.rig import Rig
 from rung.events.allocation import AgentJoined
+from support.agent_rig import Rig
 
 LIMIT_S = 0.05
 """A `hang_timeout` for runs under such a clock: as often, in real time, the agent looks at it."""
@@ -25,14 +25,14 @@ class StandingClock:
         return self.now_s
 
     async def looked_at(self) -> None:
-        """Wait until the watch over a run has seen the time, and lets the run go on."""
+        """Wait until the watchdog of a run has seen the time, and lets the run go on."""
         enough = self._reads + _LOOK_READS
         await soon(lambda: self._reads >= enough)
 
 
 async def stand(rig: Rig) -> StandingClock:
     """Give a running agent such a clock, for its next runs."""
-    await rig.until(AgentJoined, lambda it: it.agent_id == rig.agent._spool.agent_id)
+    await rig.until(AgentJoined, lambda it: it.agent_id == rig.agent._outbox.agent_id)
     clock = StandingClock()
     rig.agent._node = rig.agent._node._replace(clock=clock)
     return clock

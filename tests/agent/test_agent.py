@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process import alive, eventually, exists, parent_of
-from agent.rig import POOL, SPEAK, FickleLedger, Rig
-from rung.agent.folder_lock import AgentRefused
+from rung.agent.agent_folder import AgentRefused
 from rung.events import decode
 from rung.events.allocation import (
     AgentJoined,
@@ -30,6 +28,8 @@ from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import Draft, MemoryLedger, SqliteLedger
 from rung.ledger.sqlite.remote_append import serve_appends
 from servers.process import wait_until_stopped
+from support.agent_rig import POOL, SPEAK, FickleLedger, Rig
+from support.processes import alive, eventually, exists, parent_of
 
 pytestmark = pytest.mark.processes
 
@@ -71,7 +71,7 @@ async def test_joins_and_leaves(rig: Rig) -> None:
 
 async def test_beats_name_the_runs(rig: Rig) -> None:
     """A beat says what the agent believes to run."""
-    rig.start(beat_s=0.02)
+    rig.start(heartbeat_s=0.02)
     allocation = await rig.grant(code=rig.code(train=FOREVER))
     await rig.until(AgentBeat, lambda it: it.allocations == [allocation])
 
@@ -138,11 +138,11 @@ async def test_lost_allocation(running: Rig) -> None:
 
 
 async def test_warm_parent_dies(running: Rig) -> None:
-    """With the warm parent all runs are gone: a new incarnation says so, and runs start again."""
+    """With the fork server all runs are gone: a new incarnation says so, and runs start again."""
     code = running.code(train=SPEAK + "hello()\nreport('validation', 1, loss=1.0)\n" + FOREVER)
     allocation = await running.grant(code=code)
     pid = await _pid_of(running, allocation)
-    parent = running.agent._starter.pid
+    parent = running.agent._fork_servers.pid
     assert parent is not None
     os.kill(parent, signal.SIGKILL)
     await running.until(AgentJoined, count=2)
@@ -212,7 +212,7 @@ async def test_ledger_away(tmp_path: Path) -> None:
     """Runs go on while the ledger is away; what they said comes when it is back, in order."""
     ledger = FickleLedger()
     rig = Rig(tmp_path, ledger)
-    rig.start(beat_s=0.05)
+    rig.start(heartbeat_s=0.05)
     done = tmp_path / "done"
     script = SPEAK + (
         "hello()\nfor step in range(100): report('validation', step, loss=1.0)\n"
@@ -243,6 +243,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
 def _process(rig: Rig, *options: str, **more: object) -> Iterator[subprocess.Popen[bytes]]:
     """Run an agent as a process of its own."""
     command = [sys.executable, "-m", "rung.agent", "--isolation", "off", "--cold", "--slots", "2"]
+    command += ["--unattended", "0"]  # test_takeover.py has what outlives an agent
     places = ["--ledger", str(rig.folder / "ledger"), "--folder", str(rig.folder / "agent")]
     process = subprocess.Popen(
         [*command, *places, "--objects", rig.store.url, "--agent-id", "a1", *options],
@@ -285,7 +286,7 @@ async def test_killed_agent(node: Rig) -> None:
 
 @pytest.mark.e2e
 async def test_leftovers_of_a_killed_tree(node: Rig) -> None:
-    """Daemons that survived agent and warm parent are killed by the next agent."""
+    """Daemons that survived agent and fork server are killed by the next agent."""
     script = (
         "import os, time\n"
         "if os.fork() == 0:\n"

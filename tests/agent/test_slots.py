@@ -2,8 +2,8 @@
 
 import pytest
 
+from rung.agent.forkserver.threads import cores, threads_of
 from rung.agent.slots import detect, visible
-from rung.agent.threads import cores, threads_of
 
 LISTED = """GPU 0: NVIDIA H200 (UUID: GPU-aa11)
 GPU 1: NVIDIA H200 (UUID: GPU-bb22)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from rung.agent import namespaces
+from rung.agent.isolation import namespaces
 
 _USER: Final = 65534
 OPENED: Final = "RUNG_TEST_OPENED"

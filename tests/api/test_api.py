@@ -15,7 +15,45 @@ RECORDS = [
 ]
 
 
-REQUESTS = (api.PoolPolicy,)
+REQUESTS = (
+    api.AccountWanted,
+    api.AssignmentWanted,
+    api.BatchWanted,
+    api.CodeSignIn,
+    api.ConfigWanted,
+    api.DescriptionWanted,
+    api.DeviceSignIn,
+    api.GroupChange,
+    api.GroupWanted,
+    api.LoopbackSignIn,
+    api.MembersWanted,
+    api.PasswordSignIn,
+    api.PasswordWanted,
+    api.PolicyWanted,
+    api.PoolPolicy,
+    api.ProjectChange,
+    api.ProjectMove,
+    api.ProjectWanted,
+    api.ModelChange,
+    api.ModelMove,
+    api.ModelVersionChange,
+    api.ModelVersionWanted,
+    api.ModelWanted,
+    api.ResourcesWanted,
+    api.RetentionWanted,
+    api.SavedSearchWanted,
+    api.SecretWanted,
+    api.TemplateWanted,
+    api.TokenRotation,
+    api.TokenWanted,
+    api.UserChange,
+    api.UserWanted,
+    api.MetricThreshold,
+    api.WebhookChange,
+    api.WebhookWanted,
+    api.WorkspaceChange,
+    api.WorkspaceWanted,
+)
 """What clients send: a misspelt field is refused."""
 
 
@@ -50,6 +88,7 @@ def test_an_audit_lists_what_differs() -> None:
         "differences": [difference],
         "verdicts": [],
         "imports": ["not complete"],
+        "deleted": {"k3v9x2ab": "2026-01-31T12:00:00.000Z"},
         "seals": None,
     }
     read = msgspec.json.decode(msgspec.json.encode(found | {"new": 1}), type=api.Audit)

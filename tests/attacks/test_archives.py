@@ -16,14 +16,14 @@ from typing import Final, Literal, ParamSpec, TypeVar
 import pytest
 
 from attacks.conftest import Attack
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
-from rung.agent.source_folder import CodeUnusable, SourceFolder
+from rung.agent.objects.source_folder import CodeUnusable, SourceFolder
 from rung.config.code_archive import InvalidCode, check_archive, unpack
 from rung.config.code_folder import pack
 from rung.events.trial import CODE_REFUSED
 from rung.ledger import MemoryLedger
 from rung.storage import FolderStore
+from support.gateway.client import Client
 
 pytestmark = pytest.mark.attacks
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from attacks.conftest import Attack
-from gateway.client import TOKEN
-from gateway.process import GatewayProcess, gateway_process
 from rung.gateway.routes import API, ROUTES
+from support.gateway.client import TOKEN
+from support.gateway.process import GatewayProcess, gateway_process
 
 pytestmark = pytest.mark.attacks
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rung.cache import Entry, FolderOrigin, Listing, Source
-from rung.cache.partial import Partial
+from rung.cache.partial_download import PartialDownload
 
 
 def written(folder: Path, **files: str) -> FolderOrigin:
@@ -31,7 +31,7 @@ class GatedOrigin:
         """Return what the folder holds."""
         return self._origin.list()
 
-    def bring(self, listing: Listing, entry: Entry, partial: Partial) -> None:
+    def bring(self, listing: Listing, entry: Entry, partial: PartialDownload) -> None:
         """Wait for the gate, then bring it."""
         if self._held_back(entry.name):
             self.reached.set()

@@ -25,11 +25,11 @@ from rung.cache import (
     Origin,
     Source,
 )
+from rung.cache.blob_store import BlobStore
 from rung.cache.origin import digests_of
-from rung.cache.shelf import Shelf
 from rung.cache.tree import STAMP_S, Tree
 from rung.runtime.health.disk import Disk
-from small_disk import small_disk
+from support.small_disk import small_disk
 
 
 @pytest.fixture
@@ -278,16 +278,16 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rung.cache import Cache, FolderOrigin, Source
-from rung.cache import partial as parts
+from rung.cache import partial_download as parts
 parts.PART_BYTES = 1000
 folder, source = map(Path, sys.argv[1:])
-class Dying(parts.Partial):
+class Dying(parts.PartialDownload):
     def done(self, within):
         super().done(within)
         if within // 1000 == 3:
             os.kill(os.getpid(), signal.SIGKILL)
-import rung.cache.shelf as shelf
-shelf.Partial = lambda path, size: Dying(path, size, 1000)
+import rung.cache.blob_store as blob_store
+blob_store.PartialDownload = lambda path, size: Dying(path, size, 1000)
 origin = FolderOrigin(Source("train", str(source)))
 cache = Cache(folder, 1_000_000)
 held = cache.reserve([origin.list()])
@@ -311,7 +311,7 @@ def test_a_killed_filler_leaves_nothing_half_valid(
     assert not held.trees[0].complete
     offsets: list[int] = []
     monkeypatch.setattr(
-        "rung.cache.shelf.Partial", lambda path, size: _watched(path, size, offsets)
+        "rung.cache.blob_store.PartialDownload", lambda path, size: _watched(path, size, offsets)
     )
     assert cache.fill(held, 0, origin).run() == 1
     assert (held.roots[0] / "large").read_text() == content
@@ -319,9 +319,9 @@ def test_a_killed_filler_leaves_nothing_half_valid(
 
 
 def _watched(path: Path, size: int, offsets: list[int]) -> "object":
-    from rung.cache.partial import Partial  # noqa: PLC0415 - the one that is replaced
+    from rung.cache.partial_download import PartialDownload  # noqa: PLC0415 - the one that is replaced
 
-    class Watched(Partial):
+    class Watched(PartialDownload):
         def write(self, offset: int, data: bytes) -> None:
             offsets.append(offset)
             super().write(offset, data)
@@ -417,14 +417,14 @@ def test_a_file_that_is_taken_in_while_the_cache_is_counted(
     origin = written(tmp_path / "s", a="x" * 60)
     held = cache.reserve([origin.list()])
     reached, gate = threading.Event(), threading.Event()
-    keep, scandir = Shelf.keep, os.scandir
+    keep, scandir = BlobStore.keep, os.scandir
 
     def keep_later(*found: Any) -> None:
         reached.set()
         assert gate.wait(30)
         keep(*found)
 
-    monkeypatch.setattr(Shelf, "keep", keep_later)
+    monkeypatch.setattr(BlobStore, "keep", keep_later)
     counted: list[str] = []
     with ThreadPoolExecutor(1) as threads:
         filling = threads.submit(cache.fill(held, 0, origin).run)
@@ -491,20 +491,20 @@ def test_a_content_that_two_look_for_and_one_brings(
     filled(cache, origin)[0].close()
     (blob,) = blobs(cache)
     blob.unlink()
-    shelf, key = Shelf(cache.folder), listing.file_key(listing.entries[0])
+    blob_store, key = BlobStore(cache.folder), listing.file_key(listing.entries[0])
     real = Path.exists
 
     def brought_meanwhile(path: Path) -> bool:
         if "suspects" in path.parts:
             monkeypatch.undo()
-            with shelf.partial(key, 3) as partial:
+            with blob_store.partial(key, 3) as partial:
                 origin.bring(listing, listing.entries[0], partial)
                 digest, _ = digests_of(partial.path, md5=False)
-                shelf.keep(partial, key, digest, tmp_path / "target")
+                blob_store.keep(partial, key, digest, tmp_path / "target")
         return real(path)
 
     monkeypatch.setattr(Path, "exists", brought_meanwhile)
-    assert shelf.find(key, 3) == blob
+    assert blob_store.find(key, 3) == blob
     assert cache.size() == 3
 
 
@@ -516,15 +516,15 @@ def test_a_content_that_is_given_away_while_the_cache_is_swept(
     (blob,) = blobs(cache)
     (tree,) = (cache.folder / "trees").iterdir()
     shutil.rmtree(tree)
-    shelf, flock = Shelf(cache.folder), fcntl.flock
+    blob_store, flock = BlobStore(cache.folder), fcntl.flock
 
     def given_away(lock: int, kind: int) -> None:
         monkeypatch.undo()
-        assert shelf.link(blob, tmp_path / "target")
+        assert blob_store.link(blob, tmp_path / "target")
         flock(lock, kind)
 
     monkeypatch.setattr(fcntl, "flock", given_away)
-    assert shelf.sweep(set()) == 0
+    assert blob_store.sweep(set()) == 0
     assert blob.samefile(tmp_path / "target")
 
 

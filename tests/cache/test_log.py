@@ -10,7 +10,7 @@ from rung.cache.log import log
 
 def test_a_process_that_logs_nothing_does_not_import_structlog() -> None:
     """Neither a script with the Core API nor the process that forks the runs."""
-    modules = "rung.core, rung.agent.warm_parent"
+    modules = "rung.core, rung.agent.forkserver.server"
     code = f"import sys, {modules}; sys.exit('structlog' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 from rung.events import Payload
 from rung.events.allocation import AllocationLost
-from rung.events.checkpoint import CheckpointDamaged, CheckpointPinned, CheckpointStored
+from rung.events.checkpoint import (
+    CheckpointDamaged,
+    CheckpointDeletionRequested,
+    CheckpointPinned,
+    CheckpointStored,
+)
+from rung.events.experiment import RetentionChanged
 from rung.events.trial import TrialClosed, TrialExited, TrialValidated
 
 
@@ -33,6 +39,16 @@ class Reference:
         self.facts.append(fact)
         if isinstance(fact, CheckpointStored):
             self._store(fact)
+        if isinstance(fact, RetentionChanged):
+            self.wish = Wish(
+                fact.save_experiment_best,
+                fact.save_trial_best,
+                fact.save_trial_latest,
+                self.wish.smaller_is_better,
+            )
+        if isinstance(fact, CheckpointDeletionRequested) and self._may_go(fact):
+            self.gone.add(fact.checkpoint_id)
+            return [fact.checkpoint_id]
         retired = {found.checkpoint_id for found in self.there()} - self.wanted()
         self.gone |= retired
         return sorted(retired)
@@ -46,6 +62,15 @@ class Reference:
         ]
         if over and fact.run <= max(over):
             self.late.add(fact.checkpoint_id)
+
+    def _may_go(self, fact: CheckpointDeletionRequested) -> bool:
+        there = {found.checkpoint_id: found.trial_id for found in self.there()}
+        if fact.checkpoint_id not in there:
+            return False
+        if fact.checkpoint_id in self.pinned() and not fact.despite:
+            return False
+        trial = there[fact.checkpoint_id]
+        return trial in self.ended() or fact.checkpoint_id not in self.restorable(trial)
 
     def there(self) -> list[CheckpointStored]:
         """Return the checkpoints that were not retired, in order of arrival."""

@@ -9,19 +9,28 @@ from rung.events.allocation import AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
+    CheckpointDeletionRequested,
     CheckpointPinned,
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
 )
-from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
+from rung.events.experiment import (
+    DeletionDue,
+    DeletionRequested,
+    ExperimentDeleted,
+    ExperimentEnded,
+    ExperimentSubmitted,
+    RestorationRequested,
+    RetentionChanged,
+)
 from rung.events.trial import (
     MetricValue,
     TrialClosed,
     TrialExited,
     TrialValidated,
 )
-from runtime.bare import Bare
+from support.runtime.bare import Bare
 
 EXPERIMENT = "k3f9x2ma"
 
@@ -114,6 +123,53 @@ def deleted(name: str, trial: int = 0) -> CheckpointDeleted:
     return CheckpointDeleted(
         experiment_id=EXPERIMENT, trial_id=trial_id(trial), checkpoint_id=name
     )
+
+
+def deleted_whole() -> ExperimentDeleted:
+    """All files of the experiment are gone."""
+    return ExperimentDeleted(experiment_id=EXPERIMENT)
+
+
+def unwanted(name: str, trial: int = 0, *despite: str) -> CheckpointDeletionRequested:
+    """A user asks to delete a checkpoint."""
+    return CheckpointDeletionRequested(
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id(trial),
+        checkpoint_id=name,
+        despite=list(despite),
+    )
+
+
+def retention(
+    experiment_best: int = 0, trial_best: int = 1, trial_latest: int = 1, **superfluous: str
+) -> RetentionChanged:
+    """A user changes what is kept."""
+    return RetentionChanged(
+        experiment_id=EXPERIMENT,
+        save_experiment_best=experiment_best,
+        save_trial_best=trial_best,
+        save_trial_latest=trial_latest,
+        superfluous=superfluous,
+    )
+
+
+def unwanted_whole(
+    *despite: str, trials: int = 1, until_ms: int | None = None
+) -> DeletionRequested:
+    """A user asks to delete the experiment, perhaps so that it can be taken back for a while."""
+    return DeletionRequested(
+        experiment_id=EXPERIMENT, trials=trials, despite=list(despite), until_ms=until_ms
+    )
+
+
+def wanted_back() -> RestorationRequested:
+    """A user asks for a deleted experiment back."""
+    return RestorationRequested(experiment_id=EXPERIMENT)
+
+
+def so_late(at_ms: int) -> DeletionDue:
+    """It is so late."""
+    return DeletionDue(experiment_id=EXPERIMENT, at_ms=at_ms)
 
 
 def exited(run: int = 1, trial: int = 0, *under_way: str) -> TrialExited:

@@ -364,7 +364,9 @@ def test_the_state_outlives_the_experiment_while_a_lost_run_may_be_heard_of() ->
     assert not experiment.collector.ended(experiment.state)
 
     assert experiment.then(stored("late", 1)) == ["late"]
-    experiment.tell(exited(1))
+    experiment.tell(exited(1), deleted("a"))
+    assert not experiment.collector.ended(experiment.state)
+    experiment.tell(deleted("late"))
     assert experiment.collector.ended(experiment.state)
 
 
@@ -379,6 +381,8 @@ def test_the_state_outlives_the_experiment_while_checkpoints_are_under_way() -> 
     assert experiment.then(stored("b", 2)) == ["a"]
     assert not experiment.collector.ended(experiment.state)
     assert experiment.then(stored("c", 3)) == ["b"]
+    assert not experiment.collector.ended(experiment.state)
+    experiment.tell(deleted("a"), deleted("b"))
     assert experiment.collector.ended(experiment.state)
 
 

@@ -1,6 +1,7 @@
 """The collector against whatever may happen in an experiment, in any order."""
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -13,15 +14,19 @@ from checkpoint_gc.scenario import (
     ended,
     exited,
     pinned,
+    retention,
     run_lost,
     stored,
     submitted,
     trial_id,
+    unwanted,
     validated,
 )
 from rung.events import Payload
 from rung.events.checkpoint import CheckpointRetired
 from rung.events.trial import MetricValue
+
+pytestmark = pytest.mark.sim
 
 _TRIALS = st.integers(0, 2)
 _STEPS = st.integers(1, 6)
@@ -115,6 +120,17 @@ class ExperimentMachine(RuleBasedStateMachine):
     def end(self, trial: int) -> None:
         """A trial is over."""
         self.tell(ended(trial))
+
+    @rule(data=st.data(), trial=_TRIALS, told=st.booleans())
+    def ask_to_delete(self, data: st.DataObject, trial: int, told: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis
+        """A user asks to delete a checkpoint, perhaps one that is gone or of another trial."""
+        name = data.draw(st.sampled_from([*self.names, "never stored"]))
+        self.tell(unwanted(name, trial, *(["p0000000"] if told else [])))
+
+    @rule(counts=st.tuples(*[st.integers(0, 3)] * 3))
+    def change(self, counts: tuple[int, int, int]) -> None:
+        """A user changes what is kept."""
+        self.tell(retention(*counts))
 
     @precondition(lambda self: self.experiment.state.retired)
     @rule()

@@ -22,7 +22,7 @@ from rung.ledger.archive import verify
 from rung.runtime import FactWriter, audit
 from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
-from runtime.decided import append_decision
+from support.runtime.decided import append_decision
 
 _FAST = Settings(retry_min=0.01, retry_max=0.01)
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from client.scripted import TOKEN, Answer, Scripted
 from rung.cli.__main__ import run
 from rung.cli.local.data_folder import DataFolder
+from support.scripted_server import TOKEN, Answer, Scripted
 
 EXPERIMENT = "/experiments/k3v9x2ab"
 """Path of the recorded experiment."""

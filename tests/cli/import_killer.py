@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import rung.cli.operations.ledger.handover
 import rung.cli.operations.ledger.import_command
+import rung.cli.operations.ledger.import_recovery
 import rung.ledger.export.staging  # all of it is imported once, before forking
 import rung.runtime.logs
 from rung.cli.__main__ import run

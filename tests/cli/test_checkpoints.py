@@ -3,14 +3,16 @@
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from cli.conftest import EXPERIMENT, Rung
-from client import recorded
-from client.scripted import Answer, Scripted, json_answer, problem
+from support import recorded_answers
+from support.scripted_server import Answer, Scripted, json_answer, problem
 
 
 def test_checkpoints(server: Scripted, rung: Rung) -> None:
     """Deleted ones are listed when asked for; --json lists all."""
-    items = [recorded.checkpoint(), recorded.checkpoint("gone", state="deleted")]
+    items = [recorded_answers.checkpoint(), recorded_answers.checkpoint("gone", state="deleted")]
     answer = json_answer({"items": items, "next_cursor": None})
     server.on(f"{EXPERIMENT}/checkpoints", answer)
     assert "gone" not in rung("checkpoints", "k3v9x2ab").out
@@ -19,22 +21,36 @@ def test_checkpoints(server: Scripted, rung: Rung) -> None:
     assert rung("checkpoints", "k3v9x2ab", "--json").json == {"items": items}
 
 
+def test_a_narrow_terminal(server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 80 columns ids are whole, and what other columns have is left out."""
+    monkeypatch.setattr("rung.cli.output._PIPE_WIDTH", 80)
+    metrics = {"batches": 1600.0, "epochs": 8.0, "records": 9429.0, "accuracy": 0.9375}
+    more = {"metrics": metrics | {"val_loss": 0.20947}}
+    items = [recorded_answers.checkpoint(f"k3v9x2ab.{it}.1.1600", **more) for it in range(3)]
+    server.on(f"{EXPERIMENT}/checkpoints", json_answer({"items": items, "next_cursor": None}))
+    heading, *lines = rung("checkpoints", "k3v9x2ab").out.splitlines()
+    assert heading.split() == ["checkpoint", "state", "batches", "size", "metrics"]
+    assert [line.split()[0] for line in lines if line[:1] != " "] == [it["id"] for it in items]
+    assert "accuracy=0.9375" in lines[0]
+    assert all(len(line) <= 80 for line in lines)
+
+
 def test_download_chooses(server: Scripted, rung: Rung) -> None:
     """An experiment means its best checkpoint, a trial its best one that is left."""
-    trial = recorded.trial() | {
+    trial = recorded_answers.trial() | {
         "checkpoints": [
-            recorded.checkpoint("a", steps_completed=1600),
-            recorded.checkpoint("b", steps_completed=1700),
-            recorded.checkpoint("c", steps_completed=1800, state="deleted"),
+            recorded_answers.checkpoint("a", steps_completed=1600),
+            recorded_answers.checkpoint("b", steps_completed=1700),
+            recorded_answers.checkpoint("c", steps_completed=1800, state="deleted"),
         ]
     }
     server.on("/trials/k3v9x2ab.0", json_answer(trial))
-    server.on(f"{EXPERIMENT}/best", json_answer(recorded.best()))
+    server.on(f"{EXPERIMENT}/best", json_answer(recorded_answers.best()))
     assert rung("download", "k3v9x2ab.0").code == 4
     assert server.requests[-1].path == "/checkpoints/a"
     assert rung("download", "k3v9x2ab").code == 4
     assert server.requests[-1].path == "/checkpoints/k3v9x2ab.0.1.1600"
-    server.on(f"{EXPERIMENT}/best", json_answer(recorded.best(checkpoint=None)))
+    server.on(f"{EXPERIMENT}/best", json_answer(recorded_answers.best(checkpoint=None)))
     result = rung("download", "k3v9x2ab")
     assert result.code == 6
     assert "rung checkpoints k3v9x2ab" in result.err
@@ -45,7 +61,7 @@ def test_download_says_what_came(server: Scripted, rung: Rung, tmp_path: Path) -
     name, data = "a.1.1.1", b"weights"
     digest = hashlib.sha256(data).hexdigest()
     file = {"name": "model.pt", "size_bytes": len(data), "sha256": digest}
-    shown = recorded.checkpoint(name) | {"files": [file], "metadata": {}}
+    shown = recorded_answers.checkpoint(name) | {"files": [file], "metadata": {}}
     server.on(f"/checkpoints/{name}", json_answer(shown))
     server.on(f"/checkpoints/{name}/file", Answer(200, data))
     folder = tmp_path / "there"

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from cli.conftest import Rung
 from rung.cli.operations.cluster import upgrade as cluster_upgrade
-from rung.cli.operations.cluster.access import COMPONENTS
+from rung.cli.operations.cluster.acls import COMPONENTS
 from rung.cli.operations.cluster.command import Retention
 from rung.cli.operations.cluster.replicas import Replica
 from rung.cli.operations.cluster.upgrade import Upgrade, obstacles

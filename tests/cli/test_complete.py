@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from client import recorded
-from client.scripted import Scripted, json_answer
+from support import recorded_answers
+from support.scripted_server import Scripted, json_answer
 
 
 def completed(*words: str) -> list[str]:
@@ -36,9 +36,19 @@ def test_commands() -> None:
 
 def test_experiments(server: Scripted) -> None:
     """An experiment's beginning is completed from what the server knows."""
-    server.on("/experiments", json_answer({"items": [recorded.summary()], "next_cursor": None}))
+    server.on(
+        "/experiments", json_answer({"items": [recorded_answers.summary()], "next_cursor": None})
+    )
     assert completed("show", "k3") == ["k3v9x2ab"]
     assert completed("show", "z") == []
+
+
+def test_trials(server: Scripted) -> None:
+    """After the dot of an experiment's id or name come the numbers of its trials."""
+    server.on("/experiments/digits", json_answer(recorded_answers.experiment()))
+    assert completed("trial", "kill", "digits.") == ["digits.0", "digits.1"]
+    assert completed("show", "digits.1") == ["digits.1"]
+    assert completed("logs", "digits.7") == []
 
 
 def test_without_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -1,21 +1,24 @@
 """`rung deadletter`: what there is, what it says, and what is asked."""
 
 import io
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.conftest import Rung
-from client.scripted import Scripted, json_answer, problem
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.operations.components import READERS
+from rung.gateway.service import components as gateway
 from rung.runtime.relay import Relay
-from rung.runtime.service import Decider
+from rung.runtime.service import Decider, Shared
 from rung.runtime.sink.sink import Sink
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
+from rung.webhooks.service import components as webhooks
+from support.scripted_server import Scripted, json_answer, problem
 
 _ID = "searcher/experiments/3/7"
 _PATH = f"/deadletters/{_ID}"
@@ -45,7 +48,9 @@ def _asked(what: str) -> dict[str, str]:
 def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
     """Every component of a service that can be asked; of the gateway, its projections."""
     found = {}
-    for it in (*searcher(), *scheduler(), *checkpoint_gc(FolderStore(tmp_path))):
+    store = FolderStore(tmp_path)
+    services = searcher(), scheduler(), checkpoint_gc(store), webhooks(store)
+    for it in (*gateway(store), *chain.from_iterable(services)):
         match it:
             case Decider():
                 found[it.processor.name, it.processor.facts] = "processor"
@@ -53,10 +58,14 @@ def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
                 found[it.name, it.topic] = "relay"
             case Sink():
                 found[it.name, it.topic] = "sink"
+            case Shared():
+                found |= {(it.name, name): "projection" for name in it.folds}
             case _:
                 pass
+    found |= {("webhooks-directory", "experiments"): "projection"}
     found |= {("metrics", name): "sink" for name in ("metrics", "logs")}
-    shown = ("experiments", "searches", "retirements", "pools", "placements")
+    of_experiments = "experiments", "searches", "retirements"
+    shown = (*of_experiments, "pools", "placements", "requests", "directory", "deliveries")
     found |= {("gateway", name): "projection" for name in shown}
 
     assert found == READERS

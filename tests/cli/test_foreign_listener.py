@@ -15,8 +15,8 @@ import click
 import pytest
 
 from cli.conftest import Rung
+from rung.cli.connection_options import experiment_ids
 from rung.cli.group import rung as group
-from rung.cli.link import experiment_ids
 from rung.cli.local.data_folder import DataFolder
 from rung.client import AsyncClient, Client, Unreachable
 
@@ -43,6 +43,25 @@ LOCAL = {
 """Commands that read the data folder itself."""
 SERVED = {"preview", "service gateway"}
 """Commands that start or need no server."""
+MORE = {
+    "extend": "--trials 9",
+    **dict.fromkeys(("archive", "unarchive", "pause", "resume", "cancel", "kill"), "--where x"),
+    **dict.fromkeys(("delete", "restore"), "--where x"),
+    "edit": "x",
+    "set": "x",
+    "retention": "x",
+    "move": "--project x",
+    **dict.fromkeys(("user edit", "group edit", "workspace edit", "project edit"), "--name x"),
+    **dict.fromkeys(("webhook edit", "model edit"), "--name x"),
+    **dict.fromkeys(("role assign", "role remove"), "--user x"),
+}
+"""Options that a command needs besides those that are required."""
+WHOLE = {
+    "config show": "config show -",
+    "template set": "template set x -",
+    "policy set": "policy set x - --kind=defaults",
+}
+"""Commands that read a file: from standard input, where there is nothing."""
 
 
 class Foreign:
@@ -131,7 +150,11 @@ def _commands() -> list[str]:
             options = [p for p in command.params if isinstance(p, click.Option) and p.required]
             typed = [f"{option.opts[0]}=priority" for option in options]
             value = "searcher/experiments/0/7" if "deadletter" in name else "k3v9x2ab.0"
-            found.append(" ".join([name, *(value for _ in needed), *typed]))
+            value = "k3v9x2ab" if name == "delete" else value
+            value = "default/digits" if name == "project create" else value
+            typed += MORE.get(name, "").split()
+            typed = [name, *(value for _ in needed), *typed]
+            found.append(WHOLE.get(name, " ".join(typed)))
 
     walk(group, click.Context(group), "")
     return [*found, "logs k3v9x2ab -f", "down"]

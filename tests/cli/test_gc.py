@@ -1,7 +1,7 @@
 """`rung gc`."""
 
 from cli.conftest import Rung
-from client.scripted import Scripted, json_answer
+from support.scripted_server import Scripted, json_answer
 
 ITEM = {"experiment_id": "k3v9x2ab", "trials": 2, "lines": 1204, "size_bytes": 35_000}
 FOUND = {"before_ms": 5, "dry_run": False, "items": [ITEM], "lines": 1204, "size_bytes": 35_000}

@@ -3,13 +3,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
-from cli.conftest import Rung
+from cli.conftest import EXPERIMENT, Rung
 from rung.cli.group import COMMANDS
 from rung.cli.group import rung as group
+from support import recorded_answers
+from support.scripted_server import Scripted, json_answer
 
 
 def test_help_names_every_command_and_exit_code(rung: Rung) -> None:
@@ -33,6 +36,34 @@ def test_help_imports_no_command() -> None:
     )
     assert result.stdout.startswith("Usage: rung")
     assert result.stderr.strip() in {"", "None"}
+
+
+_HEAVY = (
+    "aiohttp", "blake3", "email", "psutil", "pydantic", "rich", "rung.config", "rung.ledger",
+    "rung.runtime", "rung.storage", "shutil", "sqlite3", "structlog", "tenacity", "yaml", "yarl",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [("list",), ("list", "--json"), ("show", "k3v9x2ab")])
+def test_what_asks_the_server_imports_little(arguments: tuple[str, ...], server: Scripted) -> None:
+    """A command that prints an answer is there at once: none of what takes long is imported."""
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment()))
+    items: dict[str, Any] = {
+        "/experiments": recorded_answers.summary(),
+        f"{EXPERIMENT}/checkpoints": recorded_answers.checkpoint("k3v9x2ab.0.1.1600"),
+        f"{EXPERIMENT}/trials": recorded_answers.trial(),
+    }
+    for path, item in items.items():
+        server.on(path, json_answer({"items": [item], "next_cursor": None}))
+    program = (
+        f"import sys; from rung.cli.__main__ import run; code = run({list(arguments)});"
+        f"sys.exit(' '.join(sorted({set(_HEAVY)} & set(sys.modules))) or code)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "k3v9x2ab" in result.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

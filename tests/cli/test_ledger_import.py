@@ -8,22 +8,21 @@ import pytest
 from msgspec import structs
 
 from cli.conftest import Rung
-from ledger.archive.history import exported, simulated
-from ledger.archive.tamper import flip, rewrite_all, segments_of
-from ledger.archive.test_verify import worsen
 from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.local.data_folder import DataFolder, DataFolderError
-from rung.cli.operations.ledger.import_command import make_configs, objects_of
+from rung.cli.operations.ledger.import_command import make_configs, missing_in, objects_of
 from rung.config.run_config import run_config
 from rung.events import LedgerTrimmed, Payload, decision, fact, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.docs.asyncapi import example_of
-from rung.events.experiment import ExperimentEnded
+from rung.events.experiment import ExperimentEnded, ExperimentRetired
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import ArchiveLedger, ArchiveSettings
 from rung.ledger.export.export import Undone
 from rung.ledger.export.format import TOPICS, VERSION_UNSEALED
 from rung.storage import FolderStore
+from support.ledger.history import exported, simulated
+from support.ledger.tamper import flip, rewrite_all, segments_of, worsen
 
 
 @pytest.fixture
@@ -189,7 +188,7 @@ def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung
 
 
 async def test_which_objects_are_wanted() -> None:
-    """The code, and checkpoints that are neither retired nor deleted."""
+    """The code, and checkpoints that are not deleted, by themselves or with their experiment."""
     ledger = MemoryLedger(partitions=2)
     stored = CheckpointStored(
         experiment_id="aaaaaaaa",
@@ -207,18 +206,31 @@ async def test_which_objects_are_wanted() -> None:
         for submitted in (
             {"experiment_id": "aaaaaaaa", "code_digest": "f00", "config_digest": None},
             {"experiment_id": "bbbbbbbb", "code_digest": None, "config_digest": "ba7"},
+            {
+                "experiment_id": "cccccccc",
+                "code_digest": None,
+                "config_digest": None,
+                "areas": {"cccccccc": "vision", "aaaaaaaa": "speech"},
+            },
         )
     ]
     facts += [structs.replace(stored, checkpoint_id=name) for name in ("c0", "c1", "c2")]
     facts.append(CheckpointDeleted(checkpoint_id="c2", **about))
+    facts += [
+        structs.replace(stored, experiment_id=name, trial_id=f"{name}.0")
+        for name in ("cccccccc", "dddddddd")
+    ]
     events = [
         fact(data, source="/x", origin="x", sequence=number, time="t")
         for number, data in enumerate(facts, 1)
     ]
     retired = CheckpointRetired(checkpoint_id="c1", reason="r", **about)
-    events.append(decision(retired, source="/x", cause=events[3], position=2, index=0))
+    events.append(decision(retired, source="/x", cause=events[4], position=3, index=0))
+    whole = ExperimentRetired(experiment_id="dddddddd", trials=1)
+    events.append(decision(whole, source="/x", cause=events[-2], position=7, index=0))
     await ledger.append([Draft.of(event) for event in events])
     assert objects_of((await exported(ledger)).splitlines()[1:]) == [
+        "areas/vision/checkpoints/cccccccc/c0/manifest.json",
         "checkpoints/aaaaaaaa/c0/manifest.json",
         "code/f00.tar.gz",
         "configs/ba7.json",
@@ -241,6 +253,17 @@ async def test_configurations_that_are_missing_are_made(tmp_path: Path) -> None:
     lacking = make_configs(lines, store, objects_of(lines))
     assert lacking == [f"code/{event.data.code_digest}.tar.gz"]  # type: ignore[union-attr]
     assert store.read(found.name) == found.data == b'{"name":"digits"}'
+
+
+def test_checkpoints_are_looked_for_in_their_area(tmp_path: Path) -> None:
+    """Those outside, or in another one, are not taken for them."""
+    store = FolderStore(tmp_path / "objects")
+    name = "checkpoints/e/c/manifest.json"
+    wanted = [f"areas/vision/{name}", f"areas/speech/{name}", name]
+    store.put_bytes(name, b"1")
+    assert missing_in(store, wanted) == wanted[:2]
+    store.area("vision").put_bytes(name, b"1")
+    assert missing_in(store, wanted) == wanted[1:2]
 
 
 def test_an_object_store_that_cannot_be_asked(
@@ -362,7 +385,7 @@ def test_nothing_starts_on_a_folder_that_is_imported_into(
         refused.append(second.err)
         return Undone()
 
-    monkeypatch.setattr("rung.cli.operations.ledger.handover.hand_over", hand_over)
+    monkeypatch.setattr("rung.cli.operations.ledger.import_recovery.hand_over", hand_over)
     assert rung("ledger", "import", store.url, "--data", str(new)).code == 0
     assert "another `rung up` or `rung ledger import`" in refused[0]
     assert "or another import; stop it" in refused[1]

@@ -3,8 +3,8 @@
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung, stream
-from client import recorded
-from client.scripted import Scripted, json_answer
+from support import recorded_answers
+from support.scripted_server import Scripted, json_answer
 
 LINE = {"rank": 0, "stream": "stdout", "level": "info", "time_ms": 1_769_860_800_123, "text": "hi"}
 
@@ -63,8 +63,8 @@ def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.Monkey
         LINE | {"text": "other"},
         LINE | {"text": "high", "time_ms": 5},
     ]
-    ended = json_answer(recorded.experiment())
-    server.on(EXPERIMENT, json_answer(recorded.experiment("active")), ended)
+    ended = json_answer(recorded_answers.experiment())
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment("active")), ended)
     event = {"trial_id": "k3v9x2ab.1", "run": 1, "lines": lines}
     server.on(f"{EXPERIMENT}/logs/stream", stream(event))
     server.on(f"{EXPERIMENT}/logs", json_answer({"items": [], "next_cursor": None}))
@@ -78,7 +78,7 @@ def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.Monkey
 
 def test_following_what_ended_prints_what_is_stored(server: Scripted, rung: Rung) -> None:
     """However long the stream would take to come to its lines; it is not asked."""
-    server.on(EXPERIMENT, json_answer(recorded.experiment()))
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment()))
     server.on(f"{EXPERIMENT}/logs/stream", stream())
     stored = LINE | {"trial_id": "k3v9x2ab.0", "run": 1}
     server.on(f"{EXPERIMENT}/logs", json_answer({"items": [stored], "next_cursor": None}))
@@ -92,8 +92,8 @@ def test_what_the_stream_had_not_come_to_is_read_at_the_end(
 ) -> None:
     """Each line once, also those of one time, of which some came; of every trial."""
     monkeypatch.setattr("rung.cli.commands.logs._LOOK_S", 0.05)
-    ended = json_answer(recorded.experiment())
-    server.on(EXPERIMENT, json_answer(recorded.experiment("active")), ended)
+    ended = json_answer(recorded_answers.experiment())
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment("active")), ended)
     lines = [LINE | {"text": f"{n}", "time_ms": 10 + n // 2} for n in range(6)]
     about = {"trial_id": "k3v9x2ab.0", "run": 1}
     server.on(f"{EXPERIMENT}/logs/stream", stream(about | {"lines": lines[:3]}))

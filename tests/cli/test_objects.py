@@ -62,8 +62,8 @@ def test_copy_to_a_folder(source: FolderStore, tmp_path: Path, rung: Rung) -> No
     result = rung("objects", "copy", str(source.root), target.url)
     assert (result.code, result.err) == (0, "")
     assert (
-        "3 checkpoints, 1 code archive and 1 configuration copied (293.0 KiB), 0 were"
-        in result.out
+        "3 checkpoints, 1 code archive, 1 configuration and 0 encrypted secrets copied"
+        " (293.0 KiB), 0 were" in result.out
     )
     whole(target, tmp_path / "loaded")
     again = rung("objects", "copy", source.url, target.url, "--json").json
@@ -71,6 +71,7 @@ def test_copy_to_a_folder(source: FolderStore, tmp_path: Path, rung: Rung) -> No
         "checkpoints": 0,
         "code": 0,
         "configs": 0,
+        "secrets": 0,
         "size_bytes": 0,
         "already": 5,
         "damaged": [],
@@ -154,3 +155,27 @@ def test_what_it_cannot_copy_from(tmp_path: Path, rung: Rung) -> None:
     missing = rung("objects", "copy", str(tmp_path / "nothing"), target)
     assert (missing.code, "is no folder" in missing.err) == (6, True)
     assert not (tmp_path / "target").exists()
+
+
+def test_areas_are_copied_as_they_are(source: FolderStore, tmp_path: Path, rung: Rung) -> None:
+    """Checkpoints of an area go to that of the same name; none comes from another one."""
+    files = tmp_path / "files"
+    for name in ("vision", "teams/vision"):
+        store_checkpoint(
+            source.area(name),
+            files,
+            checkpoint_id=CHECKPOINTS[0],
+            steps_completed=1,
+            metadata={"area": name},
+            provenance=Provenance(experiment_id="x", trial_id="x.0", run=1),
+        )
+    target = FolderStore(tmp_path / "target")
+    assert rung("objects", "copy", str(source.root), target.url, "--json").json["checkpoints"] == 5
+    for name in ("vision", "teams/vision"):
+        folder = tmp_path / "loaded" / name
+        loaded = load_checkpoint(target.area(name), "x", CHECKPOINTS[0], folder)
+        assert loaded.manifest.metadata == {"area": name}
+    target.delete("areas/")
+    whole(target, tmp_path / "loaded")
+    again = rung("objects", "copy", str(source.root), target.url, "--json").json
+    assert (again["checkpoints"], again["already"]) == (2, 5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rung.agent.config import EXIT_REFUSED
+from rung.agent.settings import EXIT_REFUSED
 from rung.cli.local import one_machine
 from rung.cli.local.data_folder import DataFolder, DataFolderError
 from rung.cli.local.up import UpOptions
@@ -45,7 +45,7 @@ async def test_an_agent_that_is_refused_for_good_ends_everything(
 ) -> None:
     """With the agent's own last words, and where there are more."""
     execute = asyncio.create_subprocess_exec
-    says = f"echo '{{}}' >&2; echo 'Error: the spool is damaged' >&2; exit {EXIT_REFUSED}"
+    says = f"echo '{{}}' >&2; echo 'Error: the outbox is damaged' >&2; exit {EXIT_REFUSED}"
 
     async def refused(*_: object, **how: Any) -> asyncio.subprocess.Process:
         return await execute("sh", "-c", says, **how)
@@ -53,7 +53,7 @@ async def test_an_agent_that_is_refused_for_good_ends_everything(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
     ended = asyncio.Event()
     refusal = pytest.raises(
-        DataFolderError, match=r"^the spool is damaged; .*/agent\.log has more"
+        DataFolderError, match=r"^the outbox is damaged; .*/agent\.log has more"
     )
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder, refusal:
         async with _agent(folder, ended):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cli.conftest import Rung
-from client.scripted import Scripted, json_answer, problem
+from support.scripted_server import Scripted, json_answer, problem
 
 _PATH = "/pools/default/configure"
 

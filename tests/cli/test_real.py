@@ -14,8 +14,6 @@ import pytest
 import yaml
 
 from cli.conftest import Rung
-from e2e.installation import Installation
-from e2e.user import CURVE, wait_for
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.local.data_folder import read_server
 from rung.cli.operations.components import CONSUMERS, READERS, RELAYS
@@ -25,6 +23,9 @@ from rung.runtime.sink.sink import Sink
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
+from rung.webhooks.service import components as webhooks
+from support.installation import Installation
+from support.user import CURVE, wait_for
 
 pytestmark = pytest.mark.processes
 
@@ -125,6 +126,7 @@ def test_it_is_audited(
     verdict = rung("audit", "--ledger", str(export), "--json").json
     assert verdict["same"]
     assert [item["process"] for item in verdict["verdicts"]] == [
+        "directory",
         "searcher",
         "scheduler",
         "checkpoint-gc",
@@ -156,7 +158,7 @@ def test_an_altered_decision_is_found(experiment: str, rung: Rung, tmp_path: Pat
     assert (difference["process"], difference["key"]) == ("searcher", experiment)
     assert difference["recorded"]["data"]["hparams"]["opt"]["lr"] == 0.5
     assert difference["decided"]["data"]["hparams"]["opt"]["lr"] != 0.5
-    assert [item["differences"] for item in verdict["verdicts"]] == [1, 0, 0]
+    assert [item["differences"] for item in verdict["verdicts"]] == [0, 1, 0, 0]
 
 
 def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:
@@ -173,6 +175,9 @@ def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:
     assert "rung.experiment.submitted.v1" in result.out
     assert "experiments" in rung("ledger", "show").out
     assert rung("ledger", "show", "--data", "/nonexistent").code == 6
+    named = rung("ledger", "show", rung("show", experiment, "--json").json["name"], "--json")
+    assert experiment in named.out.splitlines()[0]
+    assert "did you mean" in rung("ledger", "show", f"x{experiment}").err
     assert rung("ledger", "show", "--url", "http://127.0.0.1:9").code == 2
 
 
@@ -202,14 +207,18 @@ def test_what_cannot_be_read_is_a_dead_letter(
         await ledger.close()
 
     asyncio.run(spoil())
-    wait_for(lambda: rung("status", "--json").json["dead_letters"], "the dead letter is told")
-    [letter] = rung("status", "--json").json["letters"]
-    assert (letter["topic"], letter["key"]) == ("logs", f"{experiment}.0")
-    assert (letter["reader"], letter["value"]) == ("metrics", "{no event")
+    readers = ["metrics", "webhooks-logs"]
+    wait_for(lambda: rung("status", "--json").json["dead_letters"] == 2, "both letters are told")
+    letters = rung("status", "--json").json["letters"]
+    assert sorted(letter["reader"] for letter in letters) == readers
+    for letter in letters:
+        assert (letter["topic"], letter["key"]) == ("logs", f"{experiment}.0")
+        assert letter["value"] == "{no event"
     assert "not an event" in rung("status").out
     for chosen in ([], [experiment]):
-        arguments = ["ledger", "show", *chosen, "--topic", "deadletter", "--json"]
-        assert json.loads(rung(*arguments).out)["data"]["reader"] == "metrics"
+        shown = rung("ledger", "show", *chosen, "--topic", "deadletter", "--json").out
+        events = [json.loads(line) for line in shown.splitlines()]
+        assert sorted(event["data"]["reader"] for event in events) == readers
     assert rung("ledger", "show", "--topic", "heartbeats").out
     lines = rung("ledger", "show", "--topic", "logs", "--json").out.splitlines()
     assert "{no event" in [json.loads(line).get("value") for line in lines]
@@ -220,6 +229,7 @@ def test_a_poisoned_message_is_dropped(
     experiment: str, installation: Installation, rung: Rung, tmp_path: Path
 ) -> None:
     """Its experiment stands still until an operator drops it; then it goes on, and audits hold."""
+    webhooks = ("webhooks-experiments", "webhooks-directory")
     endless = CONFIG["searcher"] | {"max_time": 1_000_000}
     file = tmp_path / "poisoned.yaml"
     file.write_text(yaml.safe_dump(CONFIG | {"name": "poisoned", "searcher": endless}))
@@ -236,7 +246,7 @@ def test_a_poisoned_message_is_dropped(
         return {item["reader"]: item for item in items if item["key"] == running}
 
     asyncio.run(poison())
-    readers = {"searcher", "checkpoint-gc", "gateway"}
+    readers = {"searcher", "checkpoint-gc", "gateway", *webhooks}
     wait_for(lambda: letters().keys() >= readers, "all readers rejected it")
     found = letters()
     shown = rung("deadletter", "show", found["searcher"]["id"]).out
@@ -340,7 +350,7 @@ def test_ctrl_c_detaches(installation: Installation, rung: Rung, tmp_path: Path)
 def test_consumers_are_all_there() -> None:
     """Every relay and sink of the services is kept from acting on what is imported."""
     store = FolderStore(Path("/nowhere"))
-    table = (*searcher(), *scheduler(), *checkpoint_gc(store))
+    table = (*searcher(), *scheduler(), *checkpoint_gc(store), *webhooks(store))
     found = {(it.name, it.topic) for it in table if isinstance(it, Relay | Sink)}
     assert found == set(CONSUMERS)
     assert {it.name for it in RELAYS} == {it.name for it in table if isinstance(it, Relay)}
@@ -348,6 +358,22 @@ def test_consumers_are_all_there() -> None:
     assert found == {*CONSUMERS, ("metrics", "metrics"), ("metrics", "logs")}
     projected = {topic for (name, topic), kind in READERS.items() if kind == "projection"}
     assert projected >= {"experiments", "searches", "retirements", "pools", "placements"}
+
+
+def test_the_trials_of_a_preview_are_those_of_the_search(
+    experiment: str, rung: Rung, tmp_path: Path
+) -> None:
+    """With the same seed, the first trials have the hyperparameters that the preview showed."""
+    shown = rung("show", experiment, "--json").json
+    seed = shown["config"]["reproducibility"]["experiment_seed"]
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(CONFIG | {"reproducibility": {"experiment_seed": seed}}))
+    samples = rung("preview", str(file), "--json").json["samples"]
+    trials = sorted(shown["trials"], key=lambda trial: trial["index"])
+    assert [sample["hyperparameters"] for sample in samples] == [it["hparams"] for it in trials]
+    text = rung("preview", str(file)).out
+    assert f"{samples[4]['hyperparameters']['opt']['lr']:.4g}" in text
+    assert "Drawn with seed" not in text
 
 
 def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
@@ -358,6 +384,15 @@ def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
     assert facts["trials"] == 5
     assert facts["brackets"] == [{"bracket": 0, "lengths": [2, 8], "trials": 5}]
     assert facts["units"] < facts["units_full"] == 40
-    assert "rungs (batches)" in rung("preview", str(file)).out
+    assert facts["concurrent"] == 16
+    assert "rungs (batches)" in (shown := rung("preview", str(file))).out
+    assert "at once      16 at most\n" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "Drawn with seed 0. A search has a seed of its own, unless the file gives" in shown.out
+    assert "1 hyperparameter more: the same in all trials." in shown.out
+    assert shown.err.startswith("Warning: slurm has no effect here")
+    unlimited = CONFIG["searcher"] | {"max_concurrent_trials": 0, "divisor": 4}
+    file.write_text(yaml.safe_dump(CONFIG | {"searcher": unlimited}))
+    assert "at once      4 at most\n" in rung("preview", str(file)).out
     file.write_text("name: 5")
     assert rung("preview", str(file)).code == 2

@@ -18,7 +18,9 @@ from rung.ledger import Draft, MemoryLedger
 from rung.ledger.factory import open_ledger
 from rung.runtime import FactWriter, host
 from rung.searcher.processor import Searcher
-from searcher.scenario import EXPERIMENT, config
+from support.searcher.scenario import EXPERIMENT, config
+
+pytestmark = pytest.mark.processes
 
 KAFKA = "kafka://127.0.0.1:1"
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from ledger.events import populate
-from ledger.sealed import example
 from rung.cli.operations.cluster.status import ClusterStatus, SealStatus
 from rung.cli.operations.cluster.survey import (
     Progress,
@@ -22,6 +20,7 @@ from rung.events import LedgerDamaged, LedgerError, Payload, partition_of, topic
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
+from rung.events.installation import LEVEL
 from rung.events.ledger_import import ImportStarted
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord, check_imported, imports_of
@@ -30,7 +29,9 @@ from rung.runtime import FactWriter, Processor, host
 from rung.runtime.sealing.sealer import Sealer
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
-from searcher.scenario import EXPERIMENT, config
+from support.ledger.events import populate
+from support.ledger.sealed import example
+from support.searcher.scenario import EXPERIMENT, config
 
 KEY = SealKey.generate()
 PARTITION = partition_of(EXPERIMENT, 4)
@@ -129,9 +130,11 @@ async def test_pools_are_as_the_scheduler_sees_them() -> None:
 async def test_keys_of_an_unknown_level_are_counted() -> None:
     """They are no fault of theirs: other keys are due, and these wait for a newer release."""
     ledger = MemoryLedger()
-    await _write(ledger, _submitted("known"), _submitted("newer", 3), _submitted("newest", 4))
+    newest = LEVEL + 2
+    newer = _submitted("newer", LEVEL + 1)
+    await _write(ledger, _submitted("known"), newer, _submitted("newest", newest))
     (decider,) = (await _known(ledger, Searcher())).deciders
-    assert (decider.left_alone, decider.level, decider.broken) == (2, 4, {})
+    assert (decider.left_alone, decider.level, decider.broken) == (2, newest, {})
     assert decider.pending == 3
 
 

@@ -3,7 +3,12 @@
 import hashlib
 import importlib.util
 import math
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +16,12 @@ from typing import Any
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung
-from client import recorded
-from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
 from rung.cli.commands.tensorboard import NAME, BoardFiles, EventFile, Scalar, crc32c
 from rung.client import AsyncClient
+from support import recorded_answers
+from support.scripted_server import TOKEN, Answer, Scripted, json_answer, problem
+
+pytestmark = pytest.mark.processes
 
 EVENTS = "tensorboard/events"
 Offer = Callable[..., dict[str, Any]]
@@ -38,7 +45,7 @@ def _curves(**curves: list[list[Any]]) -> dict[str, Any]:
 @pytest.fixture
 def curves(server: Scripted) -> Scripted:
     """Return a server with an experiment of two trials that ended."""
-    server.on(EXPERIMENT, json_answer(recorded.experiment()))
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment()))
     server.on(
         f"{EXPERIMENT}/metrics",
         json_answer(_curves()),
@@ -77,8 +84,8 @@ def test_what_trials_wrote_themselves_lies_beside_it(
 ) -> None:
     """From each trial's newest checkpoint that is there, and nothing else of it."""
     old, new, gone = (f"k3v9x2ab.1.1.{step}" for step in (4, 8, 9))
-    items = [recorded.checkpoint(name, trial_id="k3v9x2ab.1") for name in (old, new)]
-    items.append(recorded.checkpoint(gone, trial_id="k3v9x2ab.1", state="deleted"))
+    items = [recorded_answers.checkpoint(name, trial_id="k3v9x2ab.1") for name in (old, new)]
+    items.append(recorded_answers.checkpoint(gone, trial_id="k3v9x2ab.1", state="deleted"))
     curves.on(f"{EXPERIMENT}/checkpoints", json_answer({"items": items, "next_cursor": None}))
     trace = b"a trace"
     files = [
@@ -118,13 +125,38 @@ def test_without_tensorboard_it_says_how_to_get_it(
     assert (folder / "k3v9x2ab.1" / NAME).exists()
 
 
+@pytest.mark.usefixtures("curves")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_tensorboard_ends_with_it(tmp_path: Path, number: signal.Signals) -> None:
+    """Nothing holds its port after a signal that ends the command."""
+    package, pid = tmp_path / "tensorboard", tmp_path / "pid"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(
+        "import os, pathlib, time\n"
+        f"new = pathlib.Path({str(pid)!r} + '.new')\n"
+        f"new.write_text(str(os.getpid())), new.rename({str(pid)!r})\n"
+        "time.sleep(600)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    command = [sys.executable, "-m", "rung.cli", "tensorboard", "k3v9x2ab", "--folder", "t"]
+    with subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}) as process:
+        while not pid.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(20) == 128 + number
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
 @pytest.fixture
 def offer(server: Scripted) -> Offer:
     """Return what offers a checkpoint with one file, and lists those that it is given."""
 
     def offer(trial: int, steps: int, data: bytes, *others: dict[str, Any]) -> dict[str, Any]:
         trial_id = f"k3v9x2ab.{trial}"
-        checkpoint = recorded.checkpoint(
+        checkpoint = recorded_answers.checkpoint(
             f"{trial_id}.1.{steps}", trial_id=trial_id, steps_completed=steps
         )
         digest = hashlib.sha256(data).hexdigest()

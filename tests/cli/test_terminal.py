@@ -10,17 +10,16 @@ import unicodedata
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung
-from client import recorded
-from client.scripted import Scripted, json_answer, problem
 from rung.cli.terminal import (
     RESET,
     escape,
     escape_json,
-    escape_line,
     escape_lines,
     escaped_output,
     raw_stream,
 )
+from support import recorded_answers
+from support.scripted_server import Scripted, json_answer, problem
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIC8=\x07"
 HYPERLINK = "\x1b]8;;https://elsewhere.example\x1b\\here\x1b]8;;\x1b\\"
@@ -58,7 +57,7 @@ class Terminal(io.TextIOWrapper):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     """Escape sequences, C1 controls, bidirectional marks and what is invisible become escapes."""
-    for shown in (escape(text), escape(text, colors=True), escape_line(text)):
+    for shown in (escape(text), escape(text, colors=True), *escape_lines([text])):
         assert not dangerous(shown)
 
 
@@ -101,7 +100,7 @@ def test_a_line_stays_one_line() -> None:
     assert escape_lines(["\x1b[31mred", "plain"], colors=True) == [f"\x1b[31mred{RESET}", "plain"]
     assert escape_lines([]) == []
     assert escape_lines([""]) == [""]
-    assert escape_line("a\nb") == "a\\nb"
+    assert escape_lines(["a\nb"]) == ["a\\nb"]
 
 
 def test_json_says_the_same() -> None:
@@ -145,12 +144,12 @@ def test_the_streams_are_guarded() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_command_passes_them_on(server: Scripted, rung: Rung, text: str) -> None:
     """Names, labels, reasons, hyperparameters, metric names, log lines and errors are escaped."""
-    trial = recorded.trial(hparams={text: text}, reason=text, message=text) | {
+    trial = recorded_answers.trial(hparams={text: text}, reason=text, message=text) | {
         "validations": [{"steps": 1, "metrics": {text: 0.5}}],
         "checkpoints": [],
     }
-    page = {"items": [recorded.summary(name=text, labels=[text])], "next_cursor": None}
-    experiment = recorded.experiment() | {"name": text, "labels": [text], "reason": text}
+    page = {"items": [recorded_answers.summary(name=text, labels=[text])], "next_cursor": None}
+    experiment = recorded_answers.experiment() | {"name": text, "labels": [text], "reason": text}
     line = LINE | {"trial_id": "k3v9x2ab.0", "text": text}
     server.on("/experiments", json_answer(page))
     server.on(EXPERIMENT, json_answer(experiment))

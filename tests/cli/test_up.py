@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -40,6 +41,23 @@ mv "$0.new" "$0.data/server.json"
 exec sleep 60
 """
 """Starts when it is told to."""
+
+
+def test_its_slots_are_there_when_it_returns(tmp_path: Path) -> None:
+    """A detached one returns once `rung status` shows the agent and all of its slots."""
+
+    def rung(*arguments: str) -> Any:
+        command = [sys.executable, "-m", "rung.cli", *arguments, "--data", str(tmp_path / "data")]
+        result = subprocess.run(command, check=True, capture_output=True, timeout=240)
+        return json.loads(result.stdout)
+
+    rung("up", "--detach", "--port", "0", "--slots", "3", "--json")
+    try:
+        shown = rung("status", "--json")
+    finally:
+        rung("down", "--json")
+    assert [len(agent["slots"]) for agent in shown["agents"]] == [3]
+    assert [pool["slots"] for pool in shown["pools"]] == [3]
 
 
 @pytest.mark.parametrize("before", [True, False])

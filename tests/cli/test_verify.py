@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Rung
-from ledger.archive.history import exported, simulated
-from ledger.sealed import seal
 from rung.ledger import SqliteLedger
 from rung.ledger.export.export import import_
 from rung.ledger.seals import FILE, SealKey
+from support.ledger.history import exported, simulated
+from support.ledger.sealed import seal
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """Asking for an end, and waiting for it: the exit code says how it came."""
 
+import json
+
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung, stream
-from client import recorded
-from client.scripted import Answer, Scripted, json_answer, problem
+from support import recorded_answers
+from support.scripted_server import Answer, Scripted, json_answer, problem
 
 
 @pytest.mark.parametrize("action", ["pause", "resume", "cancel", "kill"])
@@ -27,12 +29,15 @@ def test_canceling_and_waiting(server: Scripted, rung: Rung) -> None:
             {"experiment_id": "k3v9x2ab", "requested": "cancel"}, 202, **{"Rung-After": "token"}
         ),
     )
-    server.on(EXPERIMENT, json_answer(recorded.experiment("canceled")))
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment("canceled")))
     result = rung("cancel", "k3v9x2ab", "--wait")
     assert result.code == 0
     assert "canceled after" in result.out
     (shown,) = server.requested(EXPERIMENT)
     assert shown.headers["Rung-After"] == "token"
+    lines = rung("cancel", "k3v9x2ab", "--wait", "--json").out.splitlines()
+    asked, ended = (json.loads(line) for line in lines)
+    assert (asked["requested"], ended["state"]) == ("cancel", "canceled")
 
 
 @pytest.mark.parametrize(("state", "code"), [("completed", 0), ("errored", 1), ("canceled", 5)])
@@ -40,8 +45,8 @@ def test_wait(state: str, code: int, server: Scripted, rung: Rung) -> None:
     """The exit code says how it ended; progress goes to standard error."""
     server.on(
         EXPERIMENT,
-        json_answer(recorded.experiment("active")),
-        json_answer(recorded.experiment(state)),
+        json_answer(recorded_answers.experiment("active")),
+        json_answer(recorded_answers.experiment(state)),
     )
     server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
     result = rung("wait", "k3v9x2ab")
@@ -55,14 +60,33 @@ def test_wait(state: str, code: int, server: Scripted, rung: Rung) -> None:
     assert (quiet.code, quiet.json["state"], quiet.err) == (code, state, "")
 
 
+def test_what_errored_is_said_at_the_end_and_before(server: Scripted, rung: Rung) -> None:
+    """The cause is quoted once, with the log to read; progress has it too."""
+    reason = "3 of 20 trials errored: KeyError: 'x' (k3v9x2ab.4); 17 completed"
+    failures = [recorded_answers.failure()]
+    server.on(
+        EXPERIMENT,
+        json_answer(recorded_answers.experiment("active", failures=failures)),
+        json_answer(recorded_answers.experiment("completed", failures=failures, reason=reason)),
+    )
+    server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
+    result = rung("wait", "k3v9x2ab")
+    assert result.code == 0
+    assert result.out.startswith(
+        f"k3v9x2ab completed after 1 min 05 s: {reason}\n"
+        "log: `rung logs k3v9x2ab.4` shows the first of them\n"
+    )
+    assert "3 errored: KeyError: 'x' (k3v9x2ab.4)" in result.err
+
+
 def test_wait_survives_the_server(server: Scripted, rung: Rung) -> None:
     """A server that is away for a moment is waited for."""
     server.on(
         EXPERIMENT,
-        json_answer(recorded.experiment("active")),
+        json_answer(recorded_answers.experiment("active")),
         Answer(drop=True, body=b""),
         problem(503, "starting"),
-        json_answer(recorded.experiment()),
+        json_answer(recorded_answers.experiment()),
     )
     server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
     assert rung("wait", "k3v9x2ab", "-q").code == 0

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from client.scripted import Scripted
+from support.scripted_server import Scripted
 
 
 @pytest.fixture

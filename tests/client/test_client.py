@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from client import recorded
-from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
 from rung import client as client_package
 from rung.client import (
     AsyncClient,
     Client,
     ClientError,
     Conflict,
+    Forbidden,
     Invalid,
     Location,
     NotFound,
@@ -28,7 +27,10 @@ from rung.client import (
 from rung.client import (
     _transport as transport,
 )
+from rung.config.code_folder import InvalidCode
 from rung.gateway.requests.after import token_of
+from support import recorded_answers
+from support.scripted_server import TOKEN, Answer, Scripted, json_answer, problem
 
 DROPPED = Answer(drop=True, body=b"")
 SUBMITTED = {"experiment_id": "k3v9x2ab", "url": "/api/v1/experiments/k3v9x2ab", "warnings": []}
@@ -51,6 +53,25 @@ async def test_a_broken_connection_is_tried_again(server: Scripted) -> None:
     assert len(requests) == 3
     assert len({request.headers["Idempotency-Key"] for request in requests}) == 1
     assert all(b"name: x" in request.body and b"code" in request.body for request in requests)
+
+
+async def test_a_folder_is_packed(server: Scripted, tmp_path: Path) -> None:
+    """The warnings list what is left out; links that leave it are followed if asked."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (tmp_path / "train.py").write_text("print()")
+    (code / "train.py").symlink_to("../train.py")
+    (code / "x.log").write_text("")
+    (code / ".gitignore").write_text("*.log\n")
+    answer = SUBMITTED | {"warnings": ["slurm has no effect here"]}
+    server.on("POST /experiments", json_answer(answer, 201))
+    async with connected(server) as client:
+        with pytest.raises(InvalidCode, match=r"train\.py is a link that leaves the folder"):
+            await client.submit("name: x", code)
+        submitted = await client.submit("name: x", code, follow_links=True)
+    assert submitted.warnings == ["slurm has no effect here", "not sent: x.log (.gitignore)"]
+    (request,) = server.requested("/experiments")
+    assert b"\x1f\x8b" in request.body
 
 
 async def test_what_was_written_is_read(server: Scripted) -> None:
@@ -106,12 +127,23 @@ async def test_later_means_later(server: Scripted) -> None:
     assert len(server.requested("/status")) == 3
 
 
+async def test_a_limited_token_waits(server: Scripted) -> None:
+    """429 is tried again when it says, however little patience there is with a server's faults."""
+    limited = Answer(429, b"{}", {"Retry-After": "3", "Content-Type": "application/json"})
+    server.on("/status", limited, problem(404, "gone"))
+    async with connected(server, patience_s=0.1) as client:
+        started = time.monotonic()
+        with pytest.raises(NotFound):
+            await client.status()
+    assert time.monotonic() - started >= 3.0
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
         (400, Invalid),
         (401, Unauthorized),
-        (403, Unauthorized),
+        (403, Forbidden),
         (404, NotFound),
         (409, Conflict),
         (410, NotFound),
@@ -153,7 +185,7 @@ async def test_an_answer_that_is_not_understood(server: Scripted) -> None:
 
 async def test_fields_of_newer_gateways_are_ignored(server: Scripted) -> None:
     """A gateway may answer more than this client knows."""
-    server.on("/experiments/k3v9x2ab", json_answer(recorded.experiment(novelty={"a": 1})))
+    server.on("/experiments/k3v9x2ab", json_answer(recorded_answers.experiment(novelty={"a": 1})))
     async with connected(server) as client:
         experiment = await client.experiment("k3v9x2ab")
     assert experiment.trials[0].validations[0].metrics["x"] == "NaN"
@@ -269,8 +301,8 @@ async def test_pages_are_put_together(server: Scripted) -> None:
     """A list in pages comes whole, each cursor given back unchanged."""
     server.on(
         "/experiments/x/checkpoints",
-        json_answer({"items": [recorded.checkpoint("a")], "next_cursor": "c&1"}),
-        json_answer({"items": [recorded.checkpoint("b")], "next_cursor": None}),
+        json_answer({"items": [recorded_answers.checkpoint("a")], "next_cursor": "c&1"}),
+        json_answer({"items": [recorded_answers.checkpoint("b")], "next_cursor": None}),
     )
     async with connected(server) as client:
         assert [item.id for item in await client.checkpoints("x")] == ["a", "b"]
@@ -287,9 +319,11 @@ async def test_ids_are_quoted(server: Scripted) -> None:
 
 def test_without_an_event_loop(server: Scripted, tmp_path: Path) -> None:
     """The plain client answers the same, and lets go of its thread."""
-    server.on("/experiments", json_answer({"items": [recorded.summary()], "next_cursor": None}))
-    server.on("/experiments/k3v9x2ab/best", json_answer(recorded.best()))
-    server.on("/trials/k3v9x2ab.0", json_answer(recorded.trial() | {"checkpoints": []}))
+    server.on(
+        "/experiments", json_answer({"items": [recorded_answers.summary()], "next_cursor": None})
+    )
+    server.on("/experiments/k3v9x2ab/best", json_answer(recorded_answers.best()))
+    server.on("/trials/k3v9x2ab.0", json_answer(recorded_answers.trial() | {"checkpoints": []}))
     with Client(server.url, TOKEN) as client:
         assert client.experiments(state="active").items[0].best is not None
         assert client.best("k3v9x2ab").checkpoint is not None
@@ -310,7 +344,7 @@ def test_following_without_an_event_loop(server: Scripted) -> None:
 
 async def test_many_at_once(server: Scripted) -> None:
     """One client serves many tasks."""
-    server.on("/experiments/x", json_answer(recorded.experiment()))
+    server.on("/experiments/x", json_answer(recorded_answers.experiment()))
     async with connected(server) as client:
         found = await asyncio.gather(*(client.experiment("x") for _ in range(20)))
     assert {msgspec.json.encode(item) for item in found} == {msgspec.json.encode(found[0])}

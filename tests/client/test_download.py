@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from client import recorded
-from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
 from rung.client import AsyncClient, ClientError, Conflict, NotFound, Unreachable
+from support import recorded_answers
+from support.scripted_server import TOKEN, Answer, Scripted, json_answer, problem
 
 FILES = {"model.pt": b"weights", "sub/optimizer.pt": b"moments", "empty": b""}
 FILE = "/checkpoints/c1/file"
@@ -23,7 +23,7 @@ def detail(files: dict[str, bytes]) -> dict[str, Any]:
         for name, data in files.items()
     ]
     listed = {"files": entries, "metadata": {}}
-    return recorded.checkpoint("c1", file_count=len(entries)) | listed
+    return recorded_answers.checkpoint("c1", file_count=len(entries)) | listed
 
 
 async def fetched(server: Scripted, folder: Path) -> None:

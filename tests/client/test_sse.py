@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from client.scripted import TOKEN, Answer, Scripted, problem
 from rung.client import AsyncClient, Invalid, ServerEvent
 from rung.client import _sse as sse
+from support.scripted_server import TOKEN, Answer, Scripted, problem
 
 HEADERS = {"Content-Type": "text/event-stream"}
 

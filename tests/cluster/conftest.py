@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from e2e.user import User
-from ledger.brokers import KAFKA, TANSU, reasons
 from servers.cluster import Broker, LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network, available
 from servers.tansu import Tansu
+from support.ledger.brokers import KAFKA, TANSU, reasons
+from support.user import User
 
 NewCluster = Callable[..., LocalCluster]
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from e2e.user import User, wait_for
 from rung.cli.operations.components import audit_all
 from rung.events import Event, decode, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
@@ -17,6 +16,7 @@ from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Ledger, Record
 from rung.storage import ObjectMissing, ObjectStore, load_checkpoint
 from servers.clickhouse import DATABASE, ClickHouse
+from support.user import User, wait_for
 
 Row = tuple[str, str, str, int]
 """Trial, kind, name and step of a report."""
@@ -113,7 +113,7 @@ def curves_are_whole(user: User, experiment: str) -> None:
 
 
 def _undisturbed(trial: dict[str, Any], steps: int) -> Iterator[tuple[float, float]]:
-    """Yield noise and loss as the curve of `tests/e2e/curve` reports them, step by step."""
+    """Yield noise and loss as the curve of `tests/support/curve` reports them, step by step."""
     state, hparams = str(trial["seed"]), json.dumps(trial["hparams"], sort_keys=True)
     for step in range(1, steps + 1):
         state = hashlib.sha256((state + hparams).encode()).hexdigest()

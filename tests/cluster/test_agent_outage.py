@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from e2e.user import wait_for
-from ledger.brokers import settings
 from rung.events import Payload, decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.metric import AgentBeat
@@ -18,6 +16,8 @@ from rung.storage import FolderStore
 from servers import kafka
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
+from support.ledger.brokers import settings
+from support.user import wait_for
 
 pytestmark = [
     pytest.mark.cluster,

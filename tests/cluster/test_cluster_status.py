@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cluster.trials import Trials
-from ledger.brokers import Broker, started, usable
 from rung.events import TOPICS
 from rung.ledger.kafka import KafkaLedger
-from searcher.scenario import config
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
+from support.instant_trials import Trials
+from support.ledger.brokers import Broker, started, usable
+from support.searcher.scenario import config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -103,7 +103,7 @@ async def test_status_tells_what_is_due(
     await ledger.close()
     status = operator.status()
     due = {item["name"]: item["pending"] for item in status["deciders"]}
-    assert due == {"searcher": 3, "scheduler": 0, "checkpoint-gc": 0}
+    assert due == {"directory": 0, "searcher": 3, "scheduler": 0, "checkpoint-gc": 0}
     assert "searcher: 3 decisions are due" in status["problems"]
     assert "searcher: no replica runs" in status["problems"]
     assert status["experiments"] == {"active": 1}
@@ -126,7 +126,8 @@ async def test_status_tells_what_is_due(
     assert "searcher: no replica runs" not in status["problems"]
     if _is_kafka(broker):  # Tansu does not tell what its members have
         (replica,) = status["replicas"]["searcher"]
-        assert replica["partitions"] == {"experiments": [0, 1], "placements": [0, 1]}
+        expected = {name: [0, 1] for name in ("experiments", "placements", "searches")}
+        assert replica["partitions"] == expected
     lag = {item["name"]: item["lag"] for item in status["consumers"]}
     assert lag["scheduler-intake"] == 3
     still = "scheduler-intake: stands still, 3 records behind on searches"

@@ -13,13 +13,13 @@ import pytest
 from cluster import proof
 from cluster.conftest import NewCluster, need
 from cluster.storm import Storm
-from e2e.user import User, config, wait_for
-from ledger.brokers import KAFKA
 from rung.ledger.factory import open_ledger
 from rung.storage import ObjectStore, open_store
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network
+from support.ledger.brokers import KAFKA
+from support.user import User, config, wait_for
 
 FAULTS = int(os.environ.get("RUNG_FAULTS", "100"))
 PAUSE_S = 1.5

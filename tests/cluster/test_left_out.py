@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cluster.conftest import NewCluster, need
-from ledger.brokers import KAFKA
 from servers import kafka
+from support.ledger.brokers import KAFKA
 
 
 @pytest.fixture(autouse=True)

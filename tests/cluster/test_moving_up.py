@@ -12,9 +12,9 @@ from typing import Any, Final
 import pytest
 
 from cluster.conftest import NewCluster
-from e2e.installation import Installation
-from e2e.user import User, config, wait_for
 from servers.cluster import Broker, LocalCluster
+from support.installation import Installation
+from support.user import User, config, wait_for
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "MOVING_UP.md"
 _BLOCK: Final = re.compile(r"^```sh (\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -115,7 +115,7 @@ def test_moving_up(machine: Installation, cluster: LocalCluster, tmp_path: Path)
     mover.rung("ledger", "export", ended, "--output", alone, "--data", str(machine.folder))
     target = ("--ledger", environment["RUNG_LEDGER"])
     again = mover.rung("ledger", "import", alone, *target, check=False)
-    assert "services use this ledger (searcher on" in again.stderr, again
+    assert "services use this ledger (gateway on" in again.stderr, again
 
     del environment["RUNG_DATA"]
     environment["RUNG_TOKEN"] = cluster.token

@@ -5,15 +5,23 @@ from pathlib import Path
 import pytest
 
 from cluster.conftest import NewCluster, need, user_of
-from e2e.user import config
-from ledger.brokers import KAFKA
-from rung.cli.operations.cluster.access import COMPONENTS
+from rung.cli.operations.cluster.acls import COMPONENTS
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import KAFKA
+from support.user import config
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PASSWORD = "kept secret"  # noqa: S105 - of the test's broker
 _LISTENER = "LOGIN"
+_ASKS = """
+from rung import core
+
+with core.init() as run:
+    seen = run.train.get_experiment_best_validation()
+    run.train.report_validation_metrics(20, {"loss": 1 / (1 + run.info.trial.index)})
+    run.train.set_metadata({"seen": [seen, run.train.get_experiment_best_validation()]})
+"""
 
 
 class GuardedBroker(KafkaBroker):
@@ -42,7 +50,10 @@ class GuardedBroker(KafkaBroker):
 def test_a_search_where_each_component_has_its_rights_only(
     new_cluster: NewCluster, tmp_path: Path
 ) -> None:
-    """Everything starts, a search trains and ends, the audit holds, and nothing was refused."""
+    """Everything starts, searches train and end, the audit holds, and nothing was refused.
+
+    In one of them trials ask for the best validation, which an agent reads among all facts.
+    """
     need(KAFKA)
     cluster = new_cluster(
         broker=GuardedBroker(tmp_path / "guarded"),
@@ -70,6 +81,13 @@ def test_a_search_where_each_component_has_its_rights_only(
     experiment = user.submit(config("principals", searcher))
 
     assert user.ended(experiment)["state"] == "completed"
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text(_ASKS)
+    asking = config("asking", searcher | {"max_concurrent_trials": 1})
+    trials = user.ended(user.submit(asking, code))["trials"]
+    seen = [user.get(f"/trials/{trial['id']}")["metadata"]["seen"] for trial in trials]
+    assert seen == [[None, 1.0], [1.0, 0.5], [0.5, pytest.approx(1 / 3)]]
     assert user.rung("audit", experiment).returncode == 0  # by the gateway, which reads it all
     cluster.stop()
     for log in (cluster.folder / "log").iterdir():

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from cluster.conftest import NewCluster, user_of
-from e2e import horovod_example, ranks
-from e2e.ranks import Ranks
-from e2e.user import User, wait_for
 from servers import kafka
 from servers.cluster import LocalCluster
 from servers.network import Network
+from support import horovod_example, rank_processes
+from support.rank_processes import Ranks
+from support.user import User, wait_for
 
 ONE_OF_EACH = {"searcher": 1, "scheduler": 1, "checkpoint-gc": 1, "metrics": 1, "gateway": 1}
 SILENT_S = 8
@@ -55,7 +55,7 @@ class Faults:
         plan: list[Callable[[], None]] = [partial(self.cut, chance.randrange(2))]
         for number in (0, 1):
             plan += [partial(self._found.kill, number), partial(self.kill, number)]
-        ranks.storm(self._user, self._found, self._experiment, plan, chance)
+        rank_processes.storm(self._user, self._found, self._experiment, plan, chance)
 
     def kill(self, number: int) -> None:
         """Kill an agent, and start it again."""
@@ -66,7 +66,7 @@ class Faults:
     def cut(self, number: int) -> None:
         """Take an agent that trains off the network until it is lost; put it back; it joins."""
         agent = self._cluster.agents[number]
-        ranks.go_on(self._user, self._found, self._experiment, 3)
+        rank_processes.go_on(self._user, self._found, self._experiment, 3)
         self._cluster.cut(agent)
         wait_for(lambda: self._state(number) == "lost", "the agent was lost")
         self._cluster.mend(agent)
@@ -84,12 +84,12 @@ def ends_on_its_curve(
     """Check that faults leave no trace: all metrics and the best weights are the same bits."""
     user = user_of(cluster)
     undisturbed = user.submit(calm, code)
-    expected = ranks.outcome(user, undisturbed)
+    expected = rank_processes.outcome(user, undisturbed)
     disturbed = user.submit(storm, code)
     chance = random.Random(12)  # noqa: S311 - repeatable, not secret
     Faults(cluster, user, disturbed, found).befall(chance)
-    assert ranks.outcome(user, disturbed) == expected
-    ranks.audited(user, undisturbed, disturbed)
+    assert rank_processes.outcome(user, disturbed) == expected
+    rank_processes.audited(user, undisturbed, disturbed)
 
 
 @pytest.mark.cluster
@@ -97,8 +97,8 @@ def test_two_ranks_of_ddp_end_on_the_unbroken_curve(cluster: LocalCluster, tmp_p
     """Whichever rank, agent or cable fails."""
     found = Ranks(tmp_path / "ranks", cluster.folder)
     code = found.shared(tmp_path / "code")
-    storm = ranks.experiment("storm", slow=0.15, hold=str(found.hold))
-    ends_on_its_curve(cluster, found, code, ranks.experiment("calm"), storm)
+    storm = rank_processes.experiment("storm", slow=0.15, hold=str(found.hold))
+    ends_on_its_curve(cluster, found, code, rank_processes.experiment("calm"), storm)
 
 
 @pytest.mark.horovod

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cluster.trials import Trials
-from ledger.brokers import Broker, Ground, started, usable
 from rung.events import topic
 from rung.ledger import Ledger
 from rung.runtime import audit
 from rung.searcher import processor
-from searcher.scenario import config
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
+from support.instant_trials import Trials
+from support.ledger.brokers import Broker, Ground, started, usable
+from support.searcher.scenario import config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from cluster.conftest import NewCluster, user_of
-from e2e.user import CURVE, User, config, wait_for
 from rung.client import Client, ServerFailed, Unreachable
 from rung.config.code_folder import pack
+from support.user import CURVE, User, config, wait_for
 
 PATIENCE_S = 15.0
 _STARTS = 4

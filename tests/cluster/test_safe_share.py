@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from ledger.brokers import KAFKA, reasons
 from ledger.test_kafka_security import Safe, settings
 from ledger.test_kafka_security import safe as safe_fixture
 from rung.ledger.kafka import create, parse_address
 from rung.runtime.assignment.faust_application import FaustAssignment
 from rung.runtime.assignment.settings import GroupSettings
+from support.ledger.brokers import KAFKA, reasons
 
 pytestmark = [
     pytest.mark.cluster,

@@ -14,14 +14,14 @@ import yaml
 from msgspec import structs
 
 from cluster.conftest import user_of
-from e2e.installation import Installation
-from e2e.user import User
 from rung.events import Payload, decode, topic
 from rung.events.trial import RunRequested
 from rung.ledger import Ledger
 from rung.ledger.factory import open_ledger
 from rung.storage import ObjectStore, open_store
 from servers.cluster import LocalCluster
+from support.installation import Installation
+from support.user import User
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 METHODS: dict[str, dict[str, Any]] = {

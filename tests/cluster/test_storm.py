@@ -8,9 +8,9 @@ import pytest
 from cluster.conftest import NewCluster, need
 from cluster.storm import Fault, Storm
 from cluster.test_faults import FAULTS, REPLICAS
-from ledger.brokers import KAFKA
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
+from support.ledger.brokers import KAFKA
 
 pytestmark = pytest.mark.cluster
 

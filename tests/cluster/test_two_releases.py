@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import KAFKA, Ground, reasons, settings, started
 from rung.cli.operations.cluster.replicas import replicas_of
 from rung.cli.operations.cluster.upgrade import Upgrade, upgrade
 from rung.events import topic
@@ -15,7 +14,15 @@ from rung.ledger import Ledger
 from rung.ledger.kafka import parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.runtime.assignment.faust_application import FaustAssignment, open_assignment
-from runtime.releases import Load, Replica, assert_clean, assert_of_one_level, letters, within
+from support.ledger.brokers import KAFKA, Ground, reasons, settings, started
+from support.runtime.releases import (
+    Load,
+    Replica,
+    assert_clean,
+    assert_of_one_level,
+    letters,
+    within,
+)
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,6 +31,7 @@ pytestmark = [
 ]
 
 _SHARED = {"searcher": topic.EXPERIMENTS, "scheduler": topic.POOLS}
+_IDLE = {"checkpoint-gc": topic.EXPERIMENTS, "gateway": topic.REQUESTS}
 
 
 class Member:
@@ -54,11 +62,12 @@ class Member:
 
 
 @contextlib.asynccontextmanager
-async def _collector(url: str, level: int) -> AsyncIterator[None]:
-    """Be a replica of checkpoint-gc, which has nothing to do here."""
-    async with open_assignment(
-        url, service="checkpoint-gc", topics=[topic.EXPERIMENTS], level=level
-    ).joined():
+async def _idle(url: str, level: int) -> AsyncIterator[None]:
+    """Be a replica of each of the deciders that have nothing to do here."""
+    async with contextlib.AsyncExitStack() as stack:
+        for service, facts in _IDLE.items():
+            assignment = open_assignment(url, service=service, topics=[facts], level=level)
+            await stack.enter_async_context(assignment.joined())
         yield
 
 
@@ -132,14 +141,15 @@ async def test_a_rolling_upgrade_of_deciders(ground: Ground) -> None:
             await assert_clean(ledger, level)
         refused = await raised()
         assert (refused.before, refused.level) == (1, 2)
-        assert refused.obstacles[0].startswith("checkpoint-gc: no replica runs")
-        named = [line.split(" on ")[0] for line in refused.obstacles[1:]]
+        missing = {line.partition(": no replica runs")[0] for line in refused.obstacles[:2]}
+        assert missing == _IDLE.keys()
+        named = [line.split(" on ")[0] for line in refused.obstacles[2:]]
         assert sorted(named) == ["scheduler", "searcher"]
 
         fourth = member(2)
         await second.leave()
         await groups.are(2, 2)
-        async with _collector(ground.url, 2):
+        async with _idle(ground.url, 2):
             async with asyncio.timeout(60):
                 while True:
                     if not (await raised(dry_run=True)).obstacles:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import TANSU, Ground, reasons, settings, started
 from rung.cli.operations.cluster.upgrade import SERVICES, upgrade
 from rung.events import topic
 from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.levels import InstallationLevel
+from support.ledger.brokers import TANSU, Ground, reasons, settings, started
 
 pytestmark = [
     pytest.mark.cluster,

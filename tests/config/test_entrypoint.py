@@ -1,9 +1,12 @@
 """What an entrypoint needs of the code."""
 
+import json
+import time
 from typing import Any
 
 import pytest
 
+from rung.config import InvalidExperimentFile, load
 from rung.config.code_archive import CodeArchive
 from rung.config.sections.entrypoint import missing_script
 
@@ -41,3 +44,106 @@ def test_without_code_there_is_no_script() -> None:
     """Who forgets the folder hears of it."""
     assert missing_script("python3 train.py", None) == "train.py"
     assert missing_script("python3 -m train", None) is None
+
+
+LAUNCHER = (
+    "`determined.launch.{}` is a launcher of Determined; here each trial's processes, one per"
+    " slot, are started without one: write `{}`{}"
+)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "message"),
+    [
+        (
+            "python3 -m determined.launch.torch_distributed\n  python3 train.py --x 1",
+            LAUNCHER.format("torch_distributed", "python3 train.py --x 1", ""),
+        ),
+        (
+            "cd a && python -u -m determined.launch.torch_distributed --np 3 -- python3 -m b.c",
+            LAUNCHER.format("torch_distributed", "cd a && python3 -m b.c", ""),
+        ),
+        (
+            "python3 -m determined.launch.deepspeed train.py --x 1",
+            LAUNCHER.format("deepspeed", "python3 train.py --x 1", ""),
+        ),
+        (
+            "python3 -m determined.launch.torch_distributed --trial model_def:MyTrial",
+            LAUNCHER.format("torch_distributed", "python3 train.py", ""),
+        ),
+        (
+            "python -m determined.launch.torch_distributed\n python run.py --text " + 100 * "x",
+            (
+                "`determined.launch.torch_distributed` is a launcher of Determined; here each"
+                " trial's processes, one per slot, are started without one: write the command"
+                " without `python -m determined.launch.torch_distributed`"
+            ),
+        ),
+        (
+            ["python3", "-m", "determined.launch.deepspeed", "python3", "train.py"],
+            LAUNCHER.format("deepspeed", "python3 train.py", ""),
+        ),
+        (
+            ["sh", "-c", "python3 -m determined.launch.tensorflow -- python3 train.py"],
+            LAUNCHER.format(
+                "tensorflow",
+                "sh -c 'python3 train.py'",
+                " with `distributed: {launcher: tensorflow}`",
+            ),
+        ),
+        (
+            "python3 -m determined.launch.tensorflow -- python3 train.py",
+            LAUNCHER.format(
+                "tensorflow", "python3 train.py", " with `distributed: {launcher: tensorflow}`"
+            ),
+        ),
+        (
+            ["python3", "-m", "determined.launch.autohorovod", "model_def:Trial"],
+            LAUNCHER.format(
+                "autohorovod", "python3 train.py", " with `distributed: {launcher: horovod}`"
+            ),
+        ),
+        (
+            "python3 -m determined.exec.harness",
+            (
+                "`determined.exec.harness` is a part of Determined; write the command that starts"
+                " the training, such as `python3 train.py`"
+            ),
+        ),
+        (
+            "model_def:MyTrial",
+            (
+                "`module:Class` is no longer run; write the command that starts the training, such"
+                " as `python3 train.py`"
+            ),
+        ),
+    ],
+)
+def test_a_command_of_determined(entrypoint: Any, message: str) -> None:
+    """It could not run, and is refused with the command to write."""
+    tree = {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}
+    with pytest.raises(InvalidExperimentFile) as caught:
+        load(json.dumps(tree), today_seed=1)
+    [problem] = caught.value.details
+    assert (problem.path, problem.message.split(", not ")[0]) == ("entrypoint", message)
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    ["python3 -m determinedly.go", "python3 determined.py", "./run determined.launch"],
+)
+def test_a_command_that_only_looks_like_it(entrypoint: str) -> None:
+    """A module or a script of another name is the user's."""
+    tree = {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}
+    assert load(json.dumps(tree), today_seed=1).settings.entrypoint == entrypoint
+
+
+@pytest.mark.parametrize("word", ["a", "python", "-a ", "-m ", "'", " ", "-m determined "])
+def test_a_long_command_takes_no_time(word: str) -> None:
+    """A hostile command is searched in time that grows with its length."""
+    command = f"{word * (300_000 // len(word))} -m determined.launch.torch_distributed --x"
+    tree = {"entrypoint": command, "searcher": {"name": "single", "metric": "loss"}}
+    began = time.process_time()
+    with pytest.raises(InvalidExperimentFile):
+        load(json.dumps(tree), today_seed=1)
+    assert time.process_time() - began < 5.0

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from rung.config import unsupported
-from rung.config.sections import environment, experiment, hyperparameter, storage
+from rung.config.sections import environment, experiment, hyperparameter, log_policy, storage
 from rung.config.sections.resources import Device, Resources
 from rung.config.sections.searcher import SECTIONS
 from rung.config.sections.section import Section
@@ -38,9 +38,9 @@ MODELS: Final[dict[str, type[Section]]] = {
     "hyperparameter-log": hyperparameter.Log,
     "integrations": unsupported.Integrations,
     "kerberos": unsupported.Kerberos,
-    "log-legacy-action-cancel-retries": unsupported.LegacyLogAction,
-    "log-legacy-action-exclude-node": unsupported.LegacyLogAction,
-    "log-policy": unsupported.LogPolicy,
+    "log-legacy-action-cancel-retries": log_policy.LegacyLogAction,
+    "log-legacy-action-exclude-node": log_policy.LegacyLogAction,
+    "log-policy": log_policy.LogPolicy,
     "optimizations": unsupported.Optimizations,
     "pachyderm": unsupported.Pachyderm,
     "pachyderm-dataset": unsupported.PachydermDataset,
@@ -65,9 +65,11 @@ MODELS: Final[dict[str, type[Section]]] = {
 
 OUR_FIELDS: Final = {
     # What Determined has a launcher's command line for, and what it has nothing for.
-    "experiment": {"distributed", "hang_timeout", "logs"},
-    # Bit for bit on GPUs, too.
-    "reproducibility": {"deterministic"},
+    "experiment": {"distributed", "hang_timeout", "logs", "secrets"},
+    # A budget.
+    "resources": {"max_slot_hours"},
+    # Bit for bit on GPUs, too; and without the private interfaces of frameworks.
+    "reproducibility": {"deterministic", "exact", "first_trial"},
     # How long a trial trains is said in one way by every method.
     "searcher-grid": {"max_time", "time_metric"},
     "searcher-random": {"max_time", "time_metric"},
@@ -86,6 +88,9 @@ OUR_DEFAULTS: Final[dict[tuple[str, str], Any]] = {
         "save_trial_best": 1,
         "save_trial_latest": 1,
     },
+    # Determined validates and checkpoints only where the search asks for it.
+    ("experiment", "min_validation_period"): None,
+    ("experiment", "min_checkpoint_period"): None,
     ("resources", "priority"): 42,
     ("resources", "resource_pool"): "default",
     # Determined 0.38 has stopping ASHA only.

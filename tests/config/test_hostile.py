@@ -115,11 +115,6 @@ HOSTILE: Final[dict[str, tuple[str | bytes, str, str]]] = {
         "hyperparameters" + ".a" * 21,
         "20 levels",
     ),
-    "single with a range": (
-        "hyperparameters: {a: {b: {type: int, minval: 0, maxval: 3}}}\n" + HEAD,
-        "hyperparameters.a.b",
-        "constants",
-    ),
     "an endless grid": (
         "entrypoint: t\nsearcher: {name: grid, metric: x}\nhyperparameters:\n"
         + "".join(

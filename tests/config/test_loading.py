@@ -7,6 +7,9 @@ import sys
 import pytest
 
 from rung.config import ExperimentConfig, InvalidExperimentFile, load
+from rung.methods.adaptive_asha import AdaptiveAsha
+from rung.methods.asha import StoppingAsha
+from rung.methods.table import read_options
 
 PLAIN = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"
 RANDOM = "entrypoint: python3 train.py\nsearcher: {name: random, metric: loss, max_trials: 2}\n"
@@ -28,7 +31,12 @@ def test_a_file_that_says_only_what_it_must() -> None:
     """Everything else has its default, and the configuration is complete."""
     config = given(PLAIN).expanded()
     assert config["workspace"] == config["project"] == "Uncategorized"
-    assert config["reproducibility"] == {"experiment_seed": 7, "deterministic": False}
+    assert config["reproducibility"] == {
+        "experiment_seed": 7,
+        "first_trial": 0,
+        "deterministic": False,
+        "exact": True,
+    }
     assert config["resources"]["resource_pool"] == "default"
     assert config["resources"]["priority"] == 42
     assert config["max_restarts"] == 5
@@ -217,7 +225,6 @@ def test_what_has_no_effect_is_told() -> None:
     warnings = given(text).warnings
     assert sorted(warning.split(" ")[0] for warning in warnings) == [
         "bind_mounts",
-        "checkpoint_storage.secret_key",
         "checkpoint_storage.type",
         "environment.image",
         "environment.pod_spec",
@@ -226,13 +233,10 @@ def test_what_has_no_effect_is_told() -> None:
     assert given(PLAIN).warnings == []
 
 
-def test_secrets_are_told_of_and_kept() -> None:
-    """The script gets them, so the ledger holds them; an empty section is worth no word."""
+def test_secrets_are_kept_and_worth_no_word() -> None:
+    """They are taken out before anything is stored, so there is nothing to warn of."""
     config = given(PLAIN + "data: {secrets: {token: hush}}\n")
-    [warning] = config.warnings
-    assert warning.startswith(
-        "data.secrets is hidden where the experiment is shown, but the ledger"
-    )
+    assert config.warnings == []
     assert config.expanded()["data"] == {"secrets": {"token": "hush"}}
     assert given(PLAIN + "data: {secrets: {}}\n").warnings == []
 
@@ -273,10 +277,147 @@ def test_a_weight_is_a_share(weight: str) -> None:
 
 
 def test_values_in_place_of_exponents_are_told() -> None:
-    """A `log` whose ends look like values gets a warning with the exponents."""
-    text = RANDOM + "hyperparameters: {lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}}\n"
+    """A `log` whose ends may be either gets a warning with the exponents."""
+    text = RANDOM + "hyperparameters: {lr: {type: log, base: 10, minval: 0.2, maxval: 0.9}}\n"
     [warning] = given(text).warnings
-    assert "-4 and -1" in warning
+    assert warning == (
+        "hyperparameters.lr: minval and maxval of `log` are exponents, so this searches 1.585 to"
+        " 7.943; for 0.2 to 0.9 write -0.699 and -0.04576"
+    )
+
+
+def test_single_draws_once() -> None:
+    """Ranges under `single` are accepted, as in Determined, with a warning that names them."""
+    text = PLAIN + (
+        "hyperparameters: {lr: {type: log, base: 10, minval: -4, maxval: -1}, c: 3,\n"
+        "  net: {width: {type: int, minval: 1, maxval: 3}}}\n"
+    )
+    config = given(text)
+    assert config.warnings == [
+        (
+            "the searcher `single` draws lr, net.width once, for its one trial; for a search write"
+            " `random`, `grid` or `adaptive_asha`"
+        )
+    ]
+    assert config.expanded()["hyperparameters"]["net"]["width"]["maxval"] == 3
+
+
+@pytest.mark.parametrize(
+    ("metric", "warned"),
+    [
+        ("accuracy", True),
+        ("val/top1_acc", True),
+        ("MulticlassAccuracy", True),
+        ("macro-F1", True),
+        ("loss", False),
+        ("accuracy_loss", False),
+        ("neg_f1", False),
+        ("acceleration", False),
+    ],
+)
+def test_the_least_of_an_accuracy(metric: str, *, warned: bool) -> None:
+    """The default side of a metric whose largest is meant is warned of, unless it is written."""
+    text = PLAIN.replace("loss", metric)
+    found = given(text).warnings
+    assert [metric in it and "smaller_is_better: false" in it for it in found] == [True] * warned
+    for side in ("true", "false"):
+        written = text.replace("metric:", f"smaller_is_better: {side}, metric:")
+        assert given(written).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("searcher", "bound"),
+    [
+        ("name: async_halving, num_rungs: 3, max_trials: 100", 16),
+        ("name: async_halving, num_rungs: 3, max_trials: 10", 10),
+        ("name: async_halving, num_rungs: 100, divisor: 1000000, max_trials: 10", 10),
+        ("name: async_halving, num_rungs: 4, divisor: 2.5, max_trials: 100, stop_once: false", 15),
+        ("name: adaptive_asha, max_trials: 100", 2 * 12),
+        ("name: adaptive_asha, max_trials: 12, mode: conservative, divisor: 3", 3 * 3),
+        ("name: adaptive_asha, max_trials: 90, bracket_rungs: [3, 3]", 2 * 45),
+        ("name: random, max_trials: 100", 0),
+        ("name: hyperband", 0),
+    ],
+)
+def test_asha_bounds_how_many_trials_train_at_once(searcher: str, bound: int) -> None:
+    """`max_concurrent_trials: 0` has the value by which Determined bounds the brackets."""
+    fields = f"{searcher}, max_concurrent_trials: 0, metric: m, time_metric: epochs, max_time: 64"
+    config = given(f"entrypoint: t\nsearcher: {{{fields}}}\n").expanded()["searcher"]
+    assert config["max_concurrent_trials"] == bound
+    plan = read_options(config).plan([])
+    brackets = plan.members if isinstance(plan, AdaptiveAsha) else [plan]
+    shares = {member.concurrent for member in brackets if isinstance(member, StoppingAsha)}
+    assert shares <= {bound // len(brackets)}
+
+
+def test_devices_as_docker_writes_them() -> None:
+    """A device may be text, with or without its access mode."""
+    text = PLAIN + (
+        "resources: {devices: ['/dev/a:/dev/b', '/dev/c:/dev/d:r', {host_path: /h,"
+        " container_path: /c}]}\n"
+    )
+    assert given(text).expanded()["resources"]["devices"] == [
+        {"host_path": "/dev/a", "container_path": "/dev/b", "mode": "mrw"},
+        {"host_path": "/dev/c", "container_path": "/dev/d", "mode": "r"},
+        {"host_path": "/h", "container_path": "/c", "mode": "mrw"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "path", "message"),
+    [
+        (
+            "resources: {devices: ['dev/a']}",
+            "resources.devices[0]",
+            (
+                "must be like `/dev/host:/dev/container` or `/dev/host:/dev/container:rwm`, not"
+                ' "dev/a"'
+            ),
+        ),
+        (
+            (
+                "checkpoint_storage: {type: azure, container: c, connection_string: x,"
+                " account_url: u}"
+            ),
+            "checkpoint_storage",
+            (
+                "connection_string and account_url must not both be set; give connection_string"
+                " alone, or account_url with its credential"
+            ),
+        ),
+        (
+            "checkpoint_storage: {type: azure, container: k, connection_string: x, credential: y}",
+            "checkpoint_storage",
+            (
+                "connection_string and credential must not both be set; give connection_string"
+                " alone, or account_url with its credential"
+            ),
+        ),
+        (
+            "searcher: {name: single, metric: loss, source_trial_id: 15}",
+            "searcher.source_trial_id",
+            (
+                "trials have ids here, such as `k3v9x2ab.4` (`rung show ID` lists them), and a"
+                " trial of Determined cannot be continued, only loaded by the script; must be such"
+                " an id, not 15"
+            ),
+        ),
+        (
+            "searcher: {name: single, metric: loss, source_trial_id: '15'}",
+            "searcher.source_trial_id",
+            (
+                "trials have ids here, such as `k3v9x2ab.4` (`rung show ID` lists them), and a"
+                " trial of Determined cannot be continued, only loaded by the script; must be such"
+                ' an id, not "15"'
+            ),
+        ),
+    ],
+)
+def test_what_determined_means_otherwise(field: str, path: str, message: str) -> None:
+    """Each is refused with what to write."""
+    text = PLAIN.replace("searcher: {name: single, metric: loss}\n", "")
+    rest = "" if field.startswith("searcher") else "searcher: {name: single, metric: loss}\n"
+    assert refused(f"{text}{rest}{field}\n") == {path: message}
 
 
 def test_a_grid_counts_its_points() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import AgentEnd, agent_end
 from rung import core
+from support.agent_end import AgentEnd, agent_end
 
 Managed = Callable[..., tuple[AgentEnd, core.Context]]
 

@@ -6,17 +6,19 @@ import os
 import pytest
 from structlog.testing import capture_logs
 
-from core.agent_end import TOKEN, run_spec
 from core.conftest import Managed
 from rung import core
-from rung.core.goal import Goal
-from rung.core.protocol import Acknowledged, Hello, HparamsRefused
+from rung.core._train import TargetLength
+from rung.core.ipc.protocol import Acknowledged, Hello, HparamsRefused
+from support.agent_end import TOKEN, run_spec
 
 
 def test_a_run_introduces_itself_and_learns_what_it_is(managed: Managed) -> None:
     """The process proves that it may speak, and knows hyperparameters, seed and the rest."""
     agent, ctx = managed(run=2, length=10)
-    assert agent.hellos == [Hello("exp00000.3.2", TOKEN, 0, os.getpid())]
+    (hello,) = agent.hellos
+    assert hello == Hello("exp00000.3.2", TOKEN, 0, os.getpid(), hello.stream)
+    assert len(hello.stream) == 16
     assert (ctx.hparams, ctx.seed) == ({"lr": 0.1}, 17)
     assert ctx.info.managed
     assert (ctx.info.agent_id, ctx.info.slot_ids) == ("agent-1", [0])
@@ -44,7 +46,7 @@ def test_a_validation_without_the_searchers_metric_is_refused(managed: Managed) 
     """The error names the metric, the field that asks for it, and what was given."""
     agent, ctx = managed()
     with pytest.raises(
-        core.ReportRefused, match=r"lack 'loss'.*searcher\.metric; given: 'accuracy'"
+        core.MetricMissing, match=r"lack 'loss'.*searcher\.metric; given: 'accuracy'"
     ):
         ctx.train.report_validation_metrics(1, {"accuracy": 0.5})
     ctx.close()
@@ -66,7 +68,7 @@ def test_metrics_that_are_too_large_are_refused(managed: Managed) -> None:
 def test_a_time_metric_of_its_own_must_be_reported(managed: Managed) -> None:
     """A search by a metric of the script's cannot go on without it, nor with NaN."""
     _, ctx = managed(time_metric="tokens", length=100)
-    with pytest.raises(core.ReportRefused, match=r"lack 'tokens'.*searcher\.time_metric"):
+    with pytest.raises(core.MetricMissing, match=r"lack 'tokens'.*searcher\.time_metric"):
         ctx.train.report_validation_metrics(1, {"loss": 0.5})
     with pytest.raises(core.ReportRefused, match=r"'tokens'.*finite"):
         ctx.train.report_validation_metrics(1, {"loss": 0.5, "tokens": math.nan})
@@ -107,10 +109,10 @@ def test_steps_may_be_counted_as_the_search_counts(
 
 def test_ranks_other_than_the_chief_tell_of_no_doubt() -> None:
     """All ranks report the same, and one of them speaks for the run."""
-    goal = Goal(run_spec(time_metric="records", length=4), tells=False)
+    target = TargetLength(run_spec(time_metric="records", length=4), tells=False)
     with capture_logs() as logs:
-        goal.check(4, {"loss": 0.5})
-    assert goal.reached
+        target.check(4, {"loss": 0.5})
+    assert target.reached
     assert logs == []
 
 
@@ -193,7 +195,7 @@ def test_heartbeats_are_told_at_most_once_a_second(managed: Managed) -> None:
     for _ in range(1_000):
         ctx.train.heartbeat()
     assert agent.beats <= 1
-    ctx.train._beat_at = 0.0  # as after a second
+    ctx.train._heartbeat_at = 0.0  # as after a second
     ctx.train.heartbeat()
     ctx.close()
     agent.wait_for_end()

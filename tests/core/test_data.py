@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import agent_end
 from rung import core
-from rung.cache import Cache, DataError, FolderOrigin, Held, Listing, Source, own
-from rung.core.data import DataSource, filling_variable_of
+from rung.cache import Cache, DataError, FolderOrigin, Held, Listing, Source, user_cache
+from rung.core._data import DataSource
+from rung.core.ipc.environment import filling_variable_of
 from servers.seaweed import Seaweed
+from support.agent_end import agent_end
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_by_hand_paths_are_used_where_they_are(
 def test_by_hand_s3_goes_through_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seaweed: Seaweed
 ) -> None:
-    """What is in S3 is brought once, into the user's own cache."""
+    """What is in S3 is downloaded once, into the user's own cache."""
     from rung.storage import open_store  # noqa: PLC0415 - wants the S3 client
 
     for name, value in seaweed.environment.items():
@@ -69,7 +70,7 @@ def test_by_hand_s3_goes_through_a_cache(
     with core.init(config=config(train=f"{store.url}/train")) as ctx:
         path = ctx.data["train"].path
     assert (path / "a").read_bytes() == b"one"
-    assert path.is_relative_to(own.folder())
+    assert path.is_relative_to(user_cache.folder())
 
 
 def test_under_rung_the_agent_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,49 +1,21 @@
 """`ctx.distributed`: what the ranks of a run have in common."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from core.agent_end import AgentEnd, run_spec
 from rung import core
-from rung.core import protocol
-from rung.core.distributed import DistributedContext, Place, place_from
-from rung.core.goal import Goal
-from rung.core.preempt import PreemptContext
-from rung.core.protocol import Acknowledged
-from servers.process import free_port
+from rung.core._distributed import DistributedContext
+from rung.core._preempt import PreemptContext
+from rung.core._train import TargetLength
+from rung.core.ipc import environment
+from rung.core.ipc.environment import Place, place_of
+from rung.core.ipc.protocol import Acknowledged
+from support.agent_end import AgentEnd, run_spec
+from support.ranked import on_agents, ranked
 
 Managed = Callable[..., tuple[AgentEnd, core.Context]]
-
-
-def ranked(places: list[Place], work: Callable[[DistributedContext], Any]) -> list[Any]:
-    """Do some work on each of the ranks at once; return what came of it by rank."""
-    chief = f"127.0.0.1:{free_port()}"
-
-    def one(place: Place) -> Any:
-        with DistributedContext(place, chief, f"key {chief}") as ranks:
-            return work(ranks)
-
-    with ThreadPoolExecutor(len(places)) as pool:
-        return list(pool.map(one, places))
-
-
-def on_agents(*sizes: int) -> list[Place]:
-    """Return the places of ranks on agents with so many slots each."""
-    return [
-        Place(
-            rank=sum(sizes[:agent]) + local,
-            size=sum(sizes),
-            local_rank=local,
-            local_size=size,
-            cross_rank=agent,
-            cross_size=len(sizes),
-        )
-        for agent, size in enumerate(sizes)
-        for local in range(size)
-    ]
 
 
 def test_a_process_alone_is_its_own_chief() -> None:
@@ -62,9 +34,9 @@ def test_a_process_alone_is_its_own_chief() -> None:
 def test_a_place_travels_in_the_environment() -> None:
     """What the agent sets is what the process reads; without it, it is alone."""
     place = on_agents(2, 3)[3]
-    assert place_from(place.variables()) == place
-    assert place.variables()[protocol.RANK_VARIABLE] == "3"
-    assert place_from({}) == Place()
+    assert place_of(place.variables()) == place
+    assert place.variables()[environment.RANK_VARIABLE] == "3"
+    assert place_of({}) == Place()
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 2), (1, 1, 1)])
@@ -105,13 +77,17 @@ def test_local_words_stay_on_their_agent() -> None:
 class _Link:
     """A link that remembers."""
 
-    def __init__(self, *, preempted: bool) -> None:
+    def __init__(self, *, preempted: bool, final: bool = False) -> None:
         self.preempted = preempted
+        self.final = final
         self.said: list[Any] = []
 
     def send(self, message: Any) -> None:
         """Remember."""
         self.said.append(message)
+
+    def best_validation(self, within_s: float) -> None:
+        """There is none."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -123,11 +99,22 @@ def test_the_chief_decides_when_all_leave(asked: int) -> None:
     links = [_Link(preempted=rank == asked) for rank in range(3)]
 
     def work(ranks: DistributedContext) -> bool:
-        goal = Goal(run_spec())
-        return PreemptContext(links[ranks.rank], goal, ranks).should_preempt()
+        target = TargetLength(run_spec())
+        return PreemptContext(links[ranks.rank], target, ranks).should_preempt()
 
     assert ranked(on_agents(3), work) == [asked == 0] * 3
     assert [link.said for link in links] == [[Acknowledged()] if asked == 0 else [], [], []]
+
+
+def test_the_chief_s_word_is_all_ranks_word() -> None:
+    """With the answer come what the chief wishes and whether the search stopped the trial."""
+    links = [_Link(preempted=rank == 0, final=rank == 0) for rank in range(3)]
+
+    def work(ranks: DistributedContext) -> Any:
+        preempt = PreemptContext(links[ranks.rank], TargetLength(run_spec()), ranks)
+        return preempt.agree(ranks.rank), preempt.final
+
+    assert ranked(on_agents(3), work) == [((True, 0), True)] * 3
 
 
 def test_a_managed_process_of_one_slot_has_the_context(managed: Managed) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[2]
 DEPLOY: Final = ROOT / "deploy"
-SERVICES: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics", "gateway")
+SERVICES: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics", "webhooks", "gateway")
 
 
 def tool(name: str) -> str:

@@ -134,12 +134,12 @@ def test_projections_are_on_a_disk() -> None:
 
 @_each_service
 def test_a_service_is_on_the_networks_it_needs(name: str) -> None:
-    """Whoever publishes a port or trains reaches out; nobody else does."""
+    """Whoever publishes a port, trains or tells subscribers reaches out; nobody else does."""
     networks = set(_SERVICES[name]["networks"])
 
     assert _COMPOSE["networks"]["inner"] == {"internal": True}
     assert networks == (
-        {"inner", "outer"} if name in {"gateway", "grafana", "agent"} else {"inner"}
+        {"inner", "outer"} if name in {"gateway", "grafana", "agent", "webhooks"} else {"inner"}
     )
 
 
@@ -203,7 +203,7 @@ def test_secrets_are_drawn_once(tmp_path: Path) -> None:
     again = subprocess.run(["sh", tmp_path / "secrets.sh"], check=False, capture_output=True)
 
     asked = {n for n, value in _assignments(_FOLDER / ".env.example") if value == "drawn"}
-    assert len({drawn[name] for name in asked}) == len(asked) == 5
+    assert len({drawn[name] for name in asked}) == len(asked) == 6
     assert all(re.fullmatch(r"[0-9a-f]{48}", drawn[name]) for name in asked)
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     assert again.returncode == 1

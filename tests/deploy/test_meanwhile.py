@@ -13,8 +13,10 @@ from typing import Final
 
 import pytest
 
-from agent.process import alive
-from e2e.user import wait_for
+from support.processes import alive
+from support.user import wait_for
+
+pytestmark = pytest.mark.processes
 
 _SCRIPT: Final = Path(__file__).parents[2] / "deploy" / "horovod" / "meanwhile.py"
 _HEAD: Final = """

@@ -15,7 +15,7 @@ import yaml
 
 from deploy.place import SERVICES, tool
 from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
-from rung.cli.operations.cluster.access import COMPONENTS
+from rung.cli.operations.cluster.acls import COMPONENTS
 from rung.gateway.settings import MIB, Settings
 from rung.storage.s3.settings import Identity, from_environment
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.installation import Installation
+from support.installation import Installation
 
 
 @pytest.fixture

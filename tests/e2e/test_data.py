@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config
 from rung.storage.s3.settings import from_environment
 from rung.storage.s3.store import S3Store
 from servers.seaweed import Seaweed
+from support.installation import Installation
+from support.user import config
 
 pytestmark = pytest.mark.e2e
 _READING = Path(__file__).parent / "reading"

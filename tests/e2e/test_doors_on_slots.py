@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.installation import Installation
-from frontdoors.trials import needs
+from support.framework_trials import needs
+from support.installation import Installation
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from e2e.installation import Installation
-from e2e.user import wait_for
-from frontdoors.trials import QUIET, needs
+from support.framework_trials import QUIET, needs
+from support.installation import Installation
+from support.user import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config, wait_for
-from small_disk import fill, small_disk
+from support.installation import Installation
+from support.small_disk import fill, small_disk
+from support.user import config, wait_for
 
 GRID = {"name": "grid", "max_length": {"batches": 40}, "max_concurrent_trials": 2}
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config, wait_for
+from support.installation import Installation
+from support.user import config, wait_for
 
 SEARCH = {"name": "grid", "max_length": {"batches": 12}}
 

@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config, wait_for
+from support.installation import Installation
+from support.user import config, wait_for
 
 HYPERBAND = {
     "name": "hyperband",

@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config, wait_for
 from rung.client import Client, Conflict
+from support.installation import Installation
+from support.user import config, wait_for
 
 STEPS = 30
 GRID = {"name": "grid", "max_length": {"batches": STEPS}, "max_concurrent_trials": 4}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e import horovod_example, ranks
-from e2e.installation import Installation
-from e2e.ranks import Ranks
+from support import horovod_example, rank_processes
+from support.installation import Installation
+from support.rank_processes import Ranks
 
 pytestmark = [
     pytest.mark.horovod,
@@ -62,12 +62,12 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
 ) -> None:
     """Whichever rank or agent is killed, all metrics and the best weights are the same bits."""
     calm = installation.submit(horovod_example.short(folder, "calm"), folder)
-    expected = ranks.outcome(installation, calm)
+    expected = rank_processes.outcome(installation, calm)
     found = Ranks(tmp_path / "ranks", installation.folder)
     stormy = installation.submit(horovod_example.stormy(folder, found), folder)
     kills = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
     chance = random.Random(3)  # noqa: S311 - repeatable, not secret
-    ranks.storm(installation, found, stormy, [*kills, installation.kill_agent], chance)
-    assert ranks.outcome(installation, stormy) == expected
-    ranks.audited(installation, calm, stormy)
+    rank_processes.storm(installation, found, stormy, [*kills, installation.kill_agent], chance)
+    assert rank_processes.outcome(installation, stormy) == expected
+    rank_processes.audited(installation, calm, stormy)
     installation.rung("audit")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e import ranks
-from e2e.installation import Installation
-from e2e.ranks import Ranks
+from support import rank_processes
+from support.installation import Installation
+from support.rank_processes import Ranks
 
 
 @pytest.fixture
@@ -29,16 +29,16 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     """Whichever rank or agent is killed, all metrics and the best weights are the same bits."""
     found = Ranks(tmp_path / "ranks", two_slots.folder)
     code = found.shared(tmp_path / "code")
-    calm = two_slots.submit(ranks.experiment("calm"), code)
-    expected = ranks.outcome(two_slots, calm)
-    storm = ranks.experiment("storm", slow=0.15, hold=str(found.hold))
+    calm = two_slots.submit(rank_processes.experiment("calm"), code)
+    expected = rank_processes.outcome(two_slots, calm)
+    storm = rank_processes.experiment("storm", slow=0.15, hold=str(found.hold))
     stormy = two_slots.submit(storm, code)
     faults: list[Callable[[], None]] = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
     faults += [two_slots.kill_agent, partial(everything, two_slots)]
     chance = random.Random(3)  # noqa: S311 - repeatable, not secret
-    ranks.storm(two_slots, found, stormy, faults, chance)
-    assert ranks.outcome(two_slots, stormy) == expected
-    ranks.audited(two_slots, calm, stormy)
+    rank_processes.storm(two_slots, found, stormy, faults, chance)
+    assert rank_processes.outcome(two_slots, stormy) == expected
+    rank_processes.audited(two_slots, calm, stormy)
     two_slots.rung("audit")
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config
+from support.installation import Installation
+from support.user import config
 
 LONG = {"name": "random", "max_trials": 1, "max_length": {"batches": 1_000_000}}
 _LOOKED_S = 6.0

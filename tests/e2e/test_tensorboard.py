@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from e2e.installation import Installation
-from e2e.user import config, wait_for
 from servers.process import free_port
+from support.installation import Installation
+from support.user import config, wait_for
 
 SEARCH = {"name": "random", "max_trials": 2, "max_length": {"batches": 5}}
 

@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import pytest
 
-from agent.process import WHO, process_of
-from e2e.installation import Installation
-from e2e.user import config, wait_for
 from rung.cli.local.data_folder import is_running
+from support.installation import Installation
+from support.processes import WHO, process_of
+from support.user import config, wait_for
 
 SINGLE = {"name": "single", "max_length": {"batches": 2}}
 
@@ -59,7 +59,8 @@ def test_scripts_that_misbehave_end_alone_and_say_why(installation: Installation
     assert "loss" in text["trials"][0]["reason"]
 
     nan = _script(installation, "nan", REPORT.replace("LOSS", "float('nan')"))
-    assert nan["state"] == "completed"
+    assert nan["state"] == "errored"
+    assert "NaN at batch 1" in nan["trials"][0]["reason"]
     assert [v["metrics"]["loss"] for v in nan["trials"][0]["validations"]] == ["NaN", "NaN"]
 
     loud = _script(installation, "loud", "print('x' * 10_000_000)\n" + REPORT.replace("LOSS", "1"))
@@ -180,7 +181,7 @@ def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(180)
 def test_what_can_be_rebuilt_never_keeps_it_from_training(installation: Installation) -> None:
-    """A damaged spool, damaged series and then a ledger that is gone: set aside, said, rebuilt.
+    """A damaged outbox, damaged series and then a ledger that is gone: set aside, said, rebuilt.
 
     A detached `rung up` returns once all of it is mended; curves are there as before.
     """

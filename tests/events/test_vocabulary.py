@@ -63,6 +63,35 @@ def test_round_trip(kind: str) -> None:
     assert event == decode(encode(event))
 
 
+def test_who_asked_is_on_the_wire() -> None:
+    """An actor, and for whom it acted, come back; without them the attributes are left out."""
+    (data,) = [each for each in EXAMPLES if each.TYPE == "rung.experiment.kill_requested.v1"]
+    asked = fact(
+        data,
+        source="/rung/gateway",
+        origin="gateway/1",
+        sequence=1,
+        time="t",
+        actor="u1",
+        onbehalfof="u2",
+    )
+    plain = structs.replace(asked, actor=None, onbehalfof=None)
+
+    assert decode(encode(asked)) == asked
+    assert json.loads(encode(asked)).items() >= {"actor": "u1", "onbehalfof": "u2"}.items()
+    assert decode(encode(plain)) == plain
+    assert not json.loads(encode(plain)).keys() & {"actor", "onbehalfof"}
+
+
+def test_a_decision_leads_to_its_actor_by_its_cause() -> None:
+    """It has no actor of its own: one that nobody asked for would look the same."""
+    (data,) = [each for each in EXAMPLES if each.TYPE == "rung.experiment.kill_requested.v1"]
+    asked = fact(data, source="/rung/gateway", origin="g/1", sequence=1, time="t", actor="u1")
+    decided = decision(data, source="/rung/searcher", cause=asked, position=0, index=0)
+
+    assert (decided.actor, decided.cause) == (None, asked.id)
+
+
 def test_decisions_topics_have_one_writer() -> None:
     """A topic of decisions is written by one service alone."""
     for name, topic in TOPICS.items():
@@ -162,7 +191,13 @@ _OLD: Final[dict[str, tuple[dict[str, Any], Payload]]] = {
     ),
     "rung.trial.ended.v1": (
         {"experiment_id": "k3f9x2ma", "trial_id": "k3f9x2ma.17"},
-        structs.replace(example_of("rung.trial.closed.v1").data, reason="", restarts=0),
+        structs.replace(
+            example_of("rung.trial.closed.v1").data,
+            state="completed",
+            reason="",
+            restarts=0,
+            cause="",
+        ),
     ),
     "rung.checkpoint.hold_ended.v1": (
         structs.asdict(example_of("rung.checkpoint.released.v1").data),

@@ -12,8 +12,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.client import TOKEN, Client
-from gateway.scenario import History, drafts
 from rung.cli.operations.components import READERS
 from rung.events import Payload, decode
 from rung.gateway import serve
@@ -23,8 +21,12 @@ from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, host
 from rung.scheduler.policies import policy_of
+from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
+from rung.secrets.master_key import LocalKeys, MasterKey
 from rung.storage import FolderStore, ObjectStore
+from support.gateway.client import TOKEN, Client
+from support.gateway.scenario import History, drafts
 
 EXPERIMENT_FILE = """\
 name: digits
@@ -51,6 +53,13 @@ def archive(**files: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def patient(**fields: Any) -> Settings:
+    """Return settings of a gateway that waits for its projections, however busy the machine is."""
+    return Settings(
+        **({"start_timeout": 60.0, "seen_timeout": 60.0, "limits_after": 0.0} | fields)
+    )
+
+
 class World:
     """A ledger, a store, and as many gateways on them as a test starts."""
 
@@ -61,7 +70,8 @@ class World:
         self.audit: Audit | None = None
         self.policy_of: PolicyOf | None = policy_of
         self.readers: Readers | None = READERS
-        self.settings = Settings()
+        self.settings = patient()
+        self.secrets_key: MasterKey | None = LocalKeys(lambda: [b"k" * 32])
         self.folder: Path | None = None
         self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
 
@@ -81,6 +91,7 @@ class World:
                 settings=self.settings,
                 folder=self.folder,
                 started=started.set,
+                secrets_key=self.secrets_key,
             )
         )
         await started.wait()
@@ -93,6 +104,14 @@ class World:
     async def searcher(self) -> AsyncIterator[None]:
         """Run the searcher."""
         task = asyncio.create_task(host(self.ledger, Searcher()))
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def scheduler(self) -> AsyncIterator[None]:
+        """Run the scheduler."""
+        task = asyncio.create_task(host(self.ledger, Scheduler()))
         yield
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

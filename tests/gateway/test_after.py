@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from gateway.conftest import EXPERIMENT_FILE, World, until
-from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.events import topic
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.deadletter import MessageRejected
@@ -17,6 +16,7 @@ from rung.gateway.requests.after import token_of
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger, Record
 from rung.storage import FolderStore
+from support.gateway.scenario import EXPERIMENT, History, stored, submitted
 
 
 class _Late:

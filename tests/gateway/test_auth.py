@@ -3,9 +3,9 @@
 import aiohttp
 import pytest
 
-from gateway.client import TOKEN, Client
-from gateway.conftest import World
+from gateway.conftest import World, patient
 from rung.gateway.settings import Settings
+from support.gateway.client import TOKEN, Client
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_own_host_is_answered(client: Client, host: str) -> None:
 
 async def test_configured_host_is_answered(world: World) -> None:
     """A server that goes by another name is told so."""
-    world.settings = Settings(host_names=("Rung.example.org",))
+    world.settings = patient(host_names=("Rung.example.org",))
     async with world.gateway() as client:
         headers = {"Host": "rung.example.org:8080"}
         assert (await client.call("GET", "/status", headers=headers)).status == 200

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.checkpoint import FILES, TRIAL, store_files
-from gateway.client import TOKEN
 from gateway.conftest import World
-from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.api import CheckpointPhase
 from rung.client import AsyncClient, ClientError
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
-from rung.gateway.projections.experiment import Checkpoint
+from rung.gateway.projections.experiment import Checkpoint, checkpoint_phase
 from rung.gateway.serializers import experiments as serializers
-from rung.gateway.serializers.experiments import checkpoint_phase
 from rung.storage import Provenance, load_checkpoint, store_checkpoint
+from support.gateway.checkpoint import FILES, TRIAL, store_files
+from support.gateway.client import TOKEN
+from support.gateway.scenario import EXPERIMENT, History, stored, submitted
 
 
 async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.client import TOKEN, Client
-from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.process import GatewayProcess, gateway_process
-from rung.gateway.settings import Settings
+from gateway.conftest import EXPERIMENT_FILE, World, patient
 from rung.runtime.http.limits import Limits
+from support.gateway.client import TOKEN, Client
+from support.gateway.process import GatewayProcess, gateway_process
 
 pytestmark = pytest.mark.processes
 
@@ -127,7 +126,7 @@ def test_refused_requests_do_not_fill_the_log(gateway: GatewayProcess) -> None:
 
 async def test_a_submission_that_stops_is_answered(world: World) -> None:
     """408 says what is wanted, and nothing is on record."""
-    world.settings = Settings(limits=Limits(progress_s=0.5))
+    world.settings = patient(limits=Limits(progress_s=0.5))
     async with world.gateway() as client:
         port = int(client.url.rpartition(":")[2])
         status, kind, body = await asyncio.to_thread(_half_a_submission, port)

@@ -3,10 +3,9 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
-from gateway.scenario import EXPERIMENT, play
 from rung.events.experiment import (
     CancelRequested,
     ExperimentSubmitted,
@@ -14,6 +13,9 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
+from rung.events.trial import TrialExited, TrialKillRequested
+from support.gateway.client import Answer, Client
+from support.gateway.scenario import EXPERIMENT, History, play, submitted
 
 FACTS = {
     "pause": PauseRequested,
@@ -95,3 +97,77 @@ async def test_ended_experiment_takes_no_wish(world: World, wish: str) -> None:
         answer = await client.call("POST", f"/experiments/{EXPERIMENT}/{wish}")
 
     assert (answer.status, answer.kind) == (409, "ended")
+    done = {"pause": "paused", "resume": "resumed", "cancel": "canceled", "kill": "killed"}
+    assert answer.json["detail"].endswith(f"it cannot be {done[wish]}")
+
+
+def _begun(level: int) -> History:
+    """Return a search at a logic level, with its first trials."""
+    history = History()
+    first = structs.replace(submitted(max_trials=3), level=level)
+    history.write(first, origin="client/x")
+    history.decide()
+    return history
+
+
+async def test_a_trial_is_killed_once(world: World, client: Client) -> None:
+    """On record by its whole id; under a key it is asked for once, and for one trial."""
+    await world.play(_begun(2))
+    name = f"{EXPERIMENT[:4]}.1"
+
+    async def there() -> int:
+        return (await client.call("GET", f"/trials/{name}")).status
+
+    await until(there, (200).__eq__)
+
+    async def kill(trial: str, key: str) -> Answer:
+        path = f"/trials/{trial}/kill"
+        return await client.call("POST", path, headers={"Idempotency-Key": key})
+
+    asked = [await kill(name, "k") for _ in range(2)]
+    other = await kill(f"{EXPERIMENT}.0", "k")
+    ended = await client.call(
+        "POST", f"/experiments/{EXPERIMENT}/kill", headers={"Idempotency-Key": "k"}
+    )
+    unknown = await kill(f"{EXPERIMENT}.9", "u")
+
+    assert [it.status for it in (*asked, other, ended, unknown)] == [202, 202, 422, 422, 404]
+    assert asked[1].json == {"trial_id": f"{EXPERIMENT}.1", "requested": "kill"}
+    kills = [it for it in await world.all("experiments") if isinstance(it, TrialKillRequested)]
+    assert kills == [TrialKillRequested(experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.1")]
+
+
+async def test_a_trial_that_cannot_be_killed(world: World, client: Client) -> None:
+    """It has ended, or its experiment is of a level at which nothing would happen."""
+    history = _begun(2)
+    history.write(
+        TrialExited(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.0",
+            run=1,
+            agent_id="a",
+            outcome="finished",
+            exit_code=0,
+            signal=None,
+            message="",
+        )
+    )
+    history.decide()
+    await world.play(history)
+    await world.write(structs.replace(submitted("m4w8y2zz"), level=1))
+
+    async def closed() -> str:
+        answer = await client.call("GET", f"/trials/{EXPERIMENT}.0")
+        return str(answer.json.get("state"))
+
+    await until(closed, {"completed", "errored"}.__contains__)
+    over = await client.call("POST", f"/trials/{EXPERIMENT}.0/kill")
+    async with world.searcher():
+
+        async def created() -> int:
+            return (await client.call("GET", "/trials/m4w8y2zz.0")).status
+
+        await until(created, (200).__eq__)
+    old = await client.call("POST", "/trials/m4w8y2zz.0/kill")
+
+    assert [(it.status, it.kind) for it in (over, old)] == [(409, "ended"), (409, "old-level")]

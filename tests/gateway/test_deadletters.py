@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.client import Client
 from gateway.conftest import World, until
-from gateway.scenario import EXPERIMENT
 from rung.events import Event, topic
 from rung.events.deadletter import (
     MessageDropped,
@@ -25,6 +23,8 @@ from rung.gateway.projections.deadletters import (
 )
 from rung.ledger import Draft
 from rung.runtime.projection.store import prepare
+from support.gateway.client import Client
+from support.gateway.scenario import EXPERIMENT
 
 _ID = "searcher/experiments/3/7"
 _PATH = f"/deadletters/{_ID}"

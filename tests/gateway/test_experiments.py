@@ -1,14 +1,19 @@
 """Experiments and trials as the API shows them."""
 
 import math
+import time
+from urllib.parse import quote
 
 import pytest
+from msgspec import structs
 
-from gateway.client import Client
-from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.scenario import EXPERIMENT, History, play, submitted
-from rung.events.experiment import CancelRequested
+from gateway.conftest import EXPERIMENT_FILE, World, until
+from rung.events.allocation import AgentJoined, Slot
+from rung.events.checkpoint import CheckpointStored
+from rung.events.experiment import CancelRequested, ExperimentSubmitted
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
+from support.gateway.client import Client
+from support.gateway.scenario import EXPERIMENT, History, config, play, submitted
 
 
 def _history() -> History:
@@ -27,6 +32,50 @@ def _validated(index: int, epochs: float, error: float | str, run: int = 1) -> T
         steps_completed=int(epochs * 10),
         metrics=metrics,  # type: ignore[arg-type]
     )
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_why_trials_errored_is_grouped(world: World, level: int) -> None:
+    """By what their causes have in common, the commonest first, with the first trial's log."""
+    search = structs.replace(submitted(name="random", max_trials=5, num_rungs=None), level=level)
+    search.config["max_restarts"] = 0
+    history = History()
+    history.write(search)
+    messages = ("KeyError: 'x'", "OSError: /run/1/a is full", "OSError: /run/2/a is full")
+    for index, message in enumerate(messages):
+        history.decide()
+        history.write(
+            TrialExited(
+                experiment_id=EXPERIMENT,
+                trial_id=f"{EXPERIMENT}.{index}",
+                run=1,
+                agent_id="a",
+                outcome="failed",
+                exit_code=1,
+                signal=None,
+                message=message,
+            )
+        )
+    history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+        page = await client.get("/experiments")
+        failed = await client.get(f"/trials/{EXPERIMENT}.0")
+
+    assert (failed["state"], failed["restarts"]) == ("errored", 0)
+    tried = "" if level >= 2 else "failed once; max_restarts is 0: "
+    assert shown["state"] == "active"
+    assert shown["failures"] == page["items"][0]["failures"]
+    assert shown["failures"] == [
+        {
+            "cause": tried + message,
+            "trials": trials,
+            "trial_id": f"{EXPERIMENT}.{index}",
+            "logs": f"/api/v1/trials/{EXPERIMENT}.{index}/logs",
+        }
+        for message, trials, index in [(messages[1], 2, 1), (messages[0], 1, 0)]
+    ]
 
 
 async def test_running_search_is_shown(world: World) -> None:
@@ -60,17 +109,36 @@ async def test_running_search_is_shown(world: World) -> None:
     assert shown["plan"]["time_metric"] == "epochs"
 
 
-async def test_time_left_is_told(world: World) -> None:
-    """From the second report on there is an estimate."""
+@pytest.mark.parametrize(("slots", "left"), [(0, None), (1, 0.1 + 1 + 4 + 4), (3, 4.0)])
+async def test_time_left(world: World, slots: int, left: float | None) -> None:
+    """It follows from what the runs have taken so far, and from the slots that there are.
+
+    The first trial started a second after the request and trained three units in a second; it is
+    overdue, as its reports are of January.
+    """
     history = _history()
+    trial = f"{EXPERIMENT}.0"
+    history.write(TrialStarted(experiment_id=EXPERIMENT, trial_id=trial, run=1, agent_id="a"))
     history.write(_validated(0, 3, 0.5))
     history.write(_validated(0, 6, 0.4))
     history.decide()
     await world.play(history)
+    there = [Slot(id=number, kind="cpu", name="CPU") for number in range(slots)]
+    await world.write(
+        AgentJoined(pool="default", agent_id="a", incarnation=1, hostname="a", slots=there)
+    )
     async with world.gateway() as client:
+        began = time.time()
         shown = await client.get(f"/experiments/{EXPERIMENT}")
+        listed = await client.get("/experiments")
+        took = time.time() - began
 
-    assert shown["eta_seconds"] == 0  # the reports are of January: it is long overdue
+    again = listed["items"][0]["eta_seconds"]
+    if left is None:
+        assert (shown["eta_seconds"], again) == (None, None)
+    else:  # a forecast that is held is shortened by the time that has passed, and by no more
+        assert shown["eta_seconds"] == pytest.approx(left)
+        assert shown["eta_seconds"] - took <= again <= shown["eta_seconds"]
 
 
 async def test_no_time_is_left_at_the_end(world: World) -> None:
@@ -116,9 +184,10 @@ async def test_repeated_and_stale_reports_count_once(world: World) -> None:
     assert shown["best"] == {"value": 0.4, "steps": 40}
 
 
-async def test_secrets_are_not_shown(world: World, client: Client) -> None:
-    """Neither the configuration nor the file shows them; on record, for the run, they are."""
+async def test_secrets_are_neither_shown_nor_on_record(world: World, client: Client) -> None:
+    """Neither the configuration nor the file has them; what refers to them is not shown."""
     plain = (await client.submit(EXPERIMENT_FILE)).json
+    plain_warnings = plain["warnings"]
     answer = await client.submit(EXPERIMENT_FILE + "data: {n: 1, secrets: {token: hush}}\n")
     shown = await client.call("GET", answer.json["url"].removeprefix("/api/v1"))
     again = await client.submit(shown.json["source"])
@@ -126,9 +195,10 @@ async def test_secrets_are_not_shown(world: World, client: Client) -> None:
 
     assert b"hush" not in shown.body
     assert shown.json["config"]["data"] == {"n": 1, "secrets": {"token": "********"}}
-    assert any("data.secrets" in warning for warning in answer.json["warnings"])
+    assert shown.json["config"]["internal"] is None
+    assert answer.json["warnings"] == plain_warnings
     assert (again.status, again.json["errors"][0]["path"]) == (422, "data.secrets.token")
-    assert sum("hush" in str(fact) for fact in facts) == 1
+    assert "hush" not in str(facts)
     assert (await client.get(f"/experiments/{plain['experiment_id']}"))[
         "source"
     ] == EXPERIMENT_FILE
@@ -230,7 +300,21 @@ async def test_ambiguous_and_unknown_ids(world: World) -> None:
     assert found["id"] == "abcd1111"
     assert (ambiguous.status, ambiguous.kind) == (409, "ambiguous")
     assert "abcd1111, abcd2222" in ambiguous.json["detail"]
+    assert "give more of the id" in ambiguous.json["detail"]
     assert [(it.status, it.kind) for it in unknown] == [(404, "not-found")] * len(unknown)
+
+
+async def test_a_name_of_several(world: World) -> None:
+    """The ids to choose from are given, the newest first: no more of the name would help."""
+    for name in ("first111", "second22"):
+        await world.write(submitted(name))
+    async with world.gateway() as client:
+        name = (await client.get("/experiments/first111"))["name"]
+        refused = await client.call("GET", f"/experiments/{name}")
+
+    assert (refused.status, refused.kind) == (409, "ambiguous")
+    assert "several experiments, the newest first: second22, first111;" in refused.json["detail"]
+    assert "give the id of one" in refused.json["detail"]
 
 
 async def _listed(client: Client, query: str) -> list[str]:
@@ -262,7 +346,7 @@ async def _world_of_lists(world: World) -> None:
         ("name=[ab]*", []),
         ("name=gamm%3F", []),
         ("actor=nobody", []),
-        ("workspace=lab&project=digits&pool=slow", ["beta"]),
+        ("workspace=default&project=def*&pool=slow&owner=me", ["beta"]),
         ("q=alpha", ["alpha 50%"]),
         ("q=ALPH", ["alpha 50%"]),
         ("q=lph", []),
@@ -315,3 +399,73 @@ async def test_pages_of_any_order_are_whole(world: World, sort: str) -> None:
     assert found == whole
     assert len(found) == 3
     assert other.status == 400
+
+
+async def test_names_as_ids(world: World) -> None:
+    """Wherever an id is taken, so is a name that one experiment has; shared ones are refused."""
+    for number, name in enumerate(("mnist", "mnist", "res/net v1.2", "abcd")):
+        fields = {**config(), "name": name}
+        await world.write(
+            ExperimentSubmitted(
+                experiment_id=f"abcd000{number}", config=fields, source="", code_digest=None
+            )
+        )
+    quoted = quote("res/net v1.2", safe="")
+    async with world.gateway() as client, world.searcher():
+
+        async def trials() -> int:
+            return int((await client.get(f"/experiments/{quoted}"))["trial_count"])
+
+        await until(trials, bool)
+        named = await client.get(f"/experiments/{quoted}")
+        trial = await client.get(f"/trials/{quoted}.0")
+        found = [
+            await client.get("/find", params={"name": name})
+            for name in ("res/net v1.2", "res/net v1.2.0", "abcd0001", "abcd0001.0")
+        ]
+        refused = [
+            await client.call("GET", "/find", params={"name": name})
+            for name in ("mnist", "mnist.0", "abcd", "mnits", "res/net v1.2.99", "x\0'\"%")
+        ]
+        asked = await client.call("POST", f"/experiments/{quoted}/kill")
+
+    assert (named["id"], trial["id"]) == ("abcd0002", "abcd0002.0")
+    assert [(it["kind"], it["id"]) for it in found] == [
+        ("experiment", "abcd0002"),
+        ("trial", "abcd0002.0"),
+        ("experiment", "abcd0001"),
+        ("trial", "abcd0001.0"),
+    ]
+    assert [it.status for it in refused] == [409, 409, 409, 404, 404, 404]
+    assert "abcd0001, abcd0000" in refused[0].json["detail"]  # the newest first
+    assert "did you mean mnist" in refused[3].json["detail"]
+    assert "trials so far" in refused[4].json["detail"]
+    assert asked.json["experiment_id"] == "abcd0002"
+
+
+async def test_checkpoint_by_its_experiments_name(world: World) -> None:
+    """The name stands for the experiment's id, also in front of the rest of a checkpoint's id."""
+    history = History()
+    history.write(submitted(max_trials=1), origin="client/x")
+    history.decide()
+    history.write(
+        CheckpointStored(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.0",
+            run=1,
+            checkpoint_id=f"{EXPERIMENT}.0.1.70",
+            steps_completed=70,
+            size_bytes=1,
+            files=1,
+            digest="",
+        )
+    )
+    await world.play(history)
+    async with world.gateway() as client:
+        for name in ("digits.0.1.70", f"{EXPERIMENT[:4]}.0.1.7", f"{EXPERIMENT}.0.1"):
+            found = await client.get("/find", params={"name": name})
+            assert (found["kind"], found["id"]) == ("checkpoint", f"{EXPERIMENT}.0.1.70")
+            assert (await client.get(f"/checkpoints/{name}"))["id"] == f"{EXPERIMENT}.0.1.70"
+        both = await client.call("GET", "/find", params={"name": f"{EXPERIMENT}.0.2"})
+
+    assert both.status == 404

@@ -33,7 +33,7 @@ def test_the_scheduler_places_what_lacks_nothing(sizes: tuple[int, ...]) -> None
 def test_what_there_is_is_named() -> None:
     """A pool that nobody joined, or that is too small: with all pools and the agents' sizes."""
     pools = [_pool("default", 2, 2, 8), _pool("gone", 4, state="lost"), _pool("x", 1)]
-    there = "; there is default (2 x 2 slots, 1 x 8 slots), x (1 x 1 slots)"
+    there = "; there is default (2 x 2 slots, 1 x 8 slots), x (1 x 1 slot)"
 
     for name in ("compute-pool", "gone"):
         lack = shortage(pools, name, 1) or ""
@@ -50,7 +50,7 @@ def test_an_agent_that_takes_nothing_new_does_not_count(state: str) -> None:
     pools = [_pool("default", 2, state=state), _pool("x", 1)]
     lack = shortage(pools, "default", 1) or ""
 
-    assert lack.endswith("; there is x (1 x 1 slots)")
+    assert lack.endswith("; there is x (1 x 1 slot)")
     assert shortage(pools[:1], "default", 1) is None
 
 

@@ -1,16 +1,18 @@
 """Whatever is sent, the answer is a promised one and never a fault of the server."""
 
 import asyncio
+import base64
 import random
+import re
 from urllib.parse import quote
 
 import aiohttp
 import pytest
 
-from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.scenario import EXPERIMENT, play
 from rung.gateway.routes import ROUTES
+from support.gateway.client import TOKEN, Client
+from support.gateway.scenario import EXPERIMENT, play
 
 pytestmark = pytest.mark.processes
 
@@ -162,6 +164,47 @@ async def test_hostile_forms(client: Client, seed: int) -> None:
             headers={"Content-Type": "multipart/form-data; boundary=b"},
         )
         assert answer.status in {201, 400, 413, 422}, (answer, bytes(body))
+
+
+@pytest.mark.parametrize("path", ["/models", "/pools/default/configure"])
+async def test_json_that_is_nested_too_deep(client: Client, path: str) -> None:
+    """It is refused before it is decoded: a deeper stack could not read it from the record."""
+    for opened, closed in ((b'{"a":', b"}"), (b"[", b"]")):
+        for levels in (63, 900, 4_000):
+            deep = opened * levels + b"1" + closed * levels
+            body = b'{"name": "[[", "metadata": ' + deep + b', "policy": "x"}'
+            answer = await client.call(
+                "POST", path, data=body, headers={"Content-Type": "application/json"}
+            )
+            assert answer.status == (422 if levels == 63 else 400)
+            assert levels == 63 or "nested more than 64 levels" in answer.json["detail"]
+    body = b'{"no such field": "' + b"[{" * 100 + b'\\"[["}'
+    answer = await client.call(
+        "POST", path, data=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status == 422  # brackets in a text are none
+    unended = b"[" * 65 + b'"\\"' * 15_000
+    answer = await client.call(
+        "POST", path, data=unended, headers={"Content-Type": "application/json"}
+    )
+    assert answer.status == 400
+
+
+async def test_a_body_that_is_too_large(client: Client) -> None:
+    """It is said how large one may be; of code folders only where code was sent."""
+    headers = {"Content-Type": "application/json"}
+    answer = await client.call("POST", "/models", data=b" " * 900_000, headers=headers)
+    assert (answer.status, answer.kind) == (413, "too-large")
+    assert re.fullmatch(r"the body is larger than [\d,]+ bytes", answer.json["detail"])
+
+
+@pytest.mark.parametrize("key", [b'["\xff","a"]', b"[" * 1_200, b"\xff"])
+async def test_hostile_cursors(client: Client, key: bytes) -> None:
+    """A cursor is whatever a client sends."""
+    cursor = base64.urlsafe_b64encode(key).decode().rstrip("=")
+    for path in ("/models", "/experiments", "/log", "/users"):
+        answer = await client.call("GET", f"{path}?cursor={cursor}")
+        assert (answer.status, answer.kind) == (400, "bad-parameter")
 
 
 @pytest.mark.parametrize(

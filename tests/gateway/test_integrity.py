@@ -9,14 +9,14 @@ import aiohttp
 import pytest
 from blake3 import blake3
 
-from gateway.checkpoint import store_files
-from gateway.client import TOKEN
 from gateway.conftest import World
-from gateway.scenario import EXPERIMENT
 from rung.gateway.downloads import integrity
 from rung.gateway.downloads.integrity import CHUNK, CheckedFile, Integrity
 from rung.ledger import MemoryLedger
 from rung.storage import FileEntry, FolderStore, ObjectDamaged
+from support.gateway.checkpoint import store_files
+from support.gateway.client import TOKEN
+from support.gateway.scenario import EXPERIMENT
 
 DATA = bytes(number % 251 for number in range(100_000)) * 100
 """Three chunks."""
@@ -47,7 +47,7 @@ class Counting(FolderStore):
 
 def _file(data: bytes = DATA) -> CheckedFile:
     entry = FileEntry(size_bytes=len(data), blake3=blake3(data).hexdigest())
-    return CheckedFile("c1", "model.pt", "model", entry)
+    return CheckedFile("c1", "model.pt", "", "model", entry)
 
 
 async def _read(checked: Integrity, file: CheckedFile, begin: int = 0, end: int = 0) -> bytes:

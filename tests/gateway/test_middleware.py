@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events import decode, partition_of
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, DrainRequested, Slot
@@ -14,6 +13,7 @@ from rung.ledger import Ledger, Record
 from rung.runtime.health import checks
 from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.metrics.observed_ledger import ObservedLedger
+from support.gateway.client import Client
 
 _TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 _CALLER = f"00-{_TRACE_ID}-00f067aa0ba902b7-01"

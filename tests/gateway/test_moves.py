@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events import Payload
 from rung.events.allocation import (
@@ -21,6 +20,7 @@ from rung.events.allocation import (
 from rung.events.trial import RunRequested
 from rung.runtime import host
 from rung.scheduler.processor import Scheduler
+from support.gateway.client import Client
 
 
 async def _submitted(client: Client) -> str:
@@ -112,7 +112,7 @@ async def test_same_key_moves_once(world: World, client: Client) -> None:
         ("far", 409, "other-pool", "agent far is in pool west; the trial is in default"),
         ("gone", 409, "agent-gone", "agent gone has left"),
         ("spot", 409, "agent-gone", "agent spot is being drained: the cloud takes it"),
-        ("small", 409, "too-small", "agent small has 1 slots; trial {} needs 2"),
+        ("small", 409, "too-small", "agent small has 1 slot; trial {} needs 2"),
         ("a", 409, "there-already", "trial {} is on agent a"),
         ("", 400, "bad-parameter", "to: Expected `str` of length >= 1"),
     ],

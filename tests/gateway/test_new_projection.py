@@ -10,12 +10,12 @@ import pytest
 
 from gateway.conftest import World, until
 from gateway.notes import ExperimentNoted, Notes, noted
-from gateway.scenario import EXPERIMENT, submitted
 from rung.events import codec, partition_of, topic
 from rung.gateway.projections import read_models
 from rung.gateway.projections.read_models import ReadModels
 from rung.runtime import audit
 from rung.searcher.processor import Searcher
+from support.gateway.scenario import EXPERIMENT, submitted
 
 
 @pytest.fixture(autouse=True)

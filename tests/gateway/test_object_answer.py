@@ -7,15 +7,15 @@ import aiohttp
 import pytest
 from blake3 import blake3
 
-from gateway.checkpoint import FILES, TRIAL, store_files
-from gateway.client import TOKEN, Client
-from gateway.conftest import World
-from gateway.scenario import EXPERIMENT
+from gateway.conftest import World, until
 from rung.client import AsyncClient
 from rung.events.checkpoint import CheckpointDeleted
 from rung.ledger import MemoryLedger
 from rung.storage import open_store
 from servers.seaweed import Seaweed
+from support.gateway.checkpoint import FILES, TRIAL, store_files
+from support.gateway.client import TOKEN, Client
+from support.gateway.scenario import EXPERIMENT
 
 PATH = "/checkpoints/c1/file?name=model.pt"
 
@@ -74,7 +74,7 @@ async def test_what_cannot_be_sent(world: World, tmp_path: Path) -> None:
         await world.write(
             CheckpointDeleted(experiment_id=EXPERIMENT, trial_id=TRIAL, checkpoint_id="c1")
         )
-        gone = await client.call("GET", PATH)
+        gone = await until(lambda: client.call("GET", PATH), lambda it: it.status != 200)
     assert (outside.status, outside.kind) == (416, "bad-range")
     assert (unknown.status, unnamed.status, gone.status) == (404, 400, 410)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from aiohttp import web
 from openapi_spec_validator import OpenAPIV31SpecValidator, validate
 
-from gateway.client import TOKEN, Client, document
 from rung.gateway import make_app
 from rung.gateway.routes import ROUTES
 from rung.ledger import MemoryLedger
 from rung.storage import FolderStore
+from support.gateway.client import TOKEN, Client, document
 
 
 def test_document_is_valid() -> None:

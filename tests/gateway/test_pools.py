@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events.allocation import AgentJoined, PoolConfigured, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import PoolUpgraded
 from rung.runtime.levels import raise_level
+from support.gateway.client import Client
 
 _PATH = "/pools/default/configure"
 _PRIORITY = {"policy": "priority", "options": {}}
@@ -101,7 +101,7 @@ async def test_a_gateway_alone_configures_nothing(world: World) -> None:
 
 async def test_a_submission_carries_what_policies_go_by(world: World, client: Client) -> None:
     """Its workspace, its weight and the time of its submission, in the order of submissions."""
-    for place, weight in (("workspace: vision\nproject: digits\n", 2.5), ("", 1)):
+    for place, weight in (("workspace: default\nproject: default\n", 2.5), ("", 1)):
         await client.submit(EXPERIMENT_FILE + place + f"resources: {{weight: {weight}}}\n")
     found = await world.all("experiments")
     submissions = [
@@ -112,8 +112,8 @@ async def test_a_submission_carries_what_policies_go_by(world: World, client: Cl
     first, second = sorted(submissions, key=lambda each: each.time_ms)
 
     assert sorted([first.weight, second.weight]) == [1.0, 2.5]
-    assert sorted([first.workspace, second.workspace]) == ["Uncategorized", "vision"]
-    assert (first.owner, second.owner) == ("", "")
+    assert (first.workspace, second.workspace) == ("default", "default")
+    assert (first.owner, second.owner) == ("admin", "admin")
     assert 1_700_000_000_000 < first.time_ms <= second.time_ms
 
 
@@ -129,7 +129,7 @@ async def test_a_pool_is_raised_to_the_installation_s_level(world: World, client
     configured = PoolConfigured(pool="default", policy="priority", options={})
     of = {"default": list[object](), "west": list[object]()}
     for each in await world.all("pools"):
-        of[each.pool].append(each)  # type: ignore[union-attr]
+        of[each.pool].append(each)  # type: ignore[union-attr, index]
     upgraded = PoolUpgraded(pool="default", level=3)
     assert of["default"] == [configured, upgraded, configured, configured]
     assert of["west"] == [PoolUpgraded(pool="west", level=3)]

@@ -3,12 +3,12 @@
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.client import TOKEN, Client, check
-from gateway.client import Answer as ClientAnswer
 from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.scenario import submitted
 from rung.events import EventTooLarge, LedgerUnavailable
 from rung.gateway.projections.read_models import ReadModels
+from support.gateway.client import TOKEN, Client, check
+from support.gateway.client import Answer as ClientAnswer
+from support.gateway.scenario import submitted
 
 
 async def test_unknown_path(client: Client) -> None:

@@ -1,17 +1,17 @@
-"""Progress: between 0 and 1, growing, and 1 only at the end; time left when it can be told."""
+"""Progress: between 0 and 1, growing, and 1 only at the end."""
 
 import msgspec
 import pytest
 
-from gateway.scenario import EXPERIMENT, History, play, shown, submitted, tables
 from rung.events import Payload, decision, fact
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
-from rung.gateway.projections.throughput import Throughput, seconds_of
 from rung.gateway.serializers import experiments as serializers
 from rung.gateway.serializers.progress import progress_of, rung_of
+from support.gateway.scenario import EXPERIMENT, History, play, shown, submitted, tables
+from support.gateway.tally import counted
 
 
 def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) -> Experiment:
@@ -24,7 +24,9 @@ def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) 
         trial.closed = "completed" if closed else None
         made.append(trial)
     units_all = sum(units for _, units, _ in trials)
-    return Experiment("x", method="m", plan=plan, trials=made, units=units_all)
+    found = Experiment("x", method="m", plan=plan, trials=made, units=units_all)
+    found.tally = counted(found)
+    return found
 
 
 FLAT = [BracketPlan(bracket=0, lengths=[10], trials=4)]
@@ -66,34 +68,18 @@ def test_fraction(
     full: float | None,
 ) -> None:
     """Training done against training expected."""
-    progress = progress_of(_experiment(plan, trials), now=0)
+    progress = progress_of(_experiment(plan, trials))
 
     assert progress.fraction == pytest.approx(fraction)
     assert progress.units_full == full
 
 
-@pytest.mark.parametrize(
-    ("units", "runs", "left"),
-    [
-        # Nine trials of which three went on to 3 and two to 9 have trained more than expected:
-        # what is left are the runs that were asked for, each to its next rung.
-        ([1, 1, 1, 1, 1, 1, 3, 9, 9], [6], 6),
-        ([1, 1, 1, 1, 1, 1, 3, 9, 9], [0, 6], 2 + 6),
-        ([1, 1, 1, 1, 1, 1, 3, 9], [6], 6 + 1),
-        # Before that, what is expected is more.
-        ([1, 1, 1, 1, 1, 1, 1, 1, 1], [0], 12),
-    ],
-)
-def test_time_left_covers_what_is_asked_for(
-    units: list[float], runs: list[int], left: float
-) -> None:
-    """It does not end up at nothing while trials wait for their turn."""
-    experiment = _experiment(LADDER, [(0, trained, False) for trained in units])
-    experiment.throughput = Throughput([(0.0, 0.0), (10.0, 10.0)])
-    for trial in experiment.trials:
-        trial.run, trial.over = 1, 0 if trial.index in runs else 1
+def test_no_further_than_its_trials() -> None:
+    """More trials than expected that train in full do not make up for those to come."""
+    ladder = [BracketPlan(bracket=0, lengths=[1, 3, 9], trials=9)]
+    progress = progress_of(_experiment(ladder, [(0, 9, True)] * 3))
 
-    assert progress_of(experiment, now=10.0).eta_seconds == pytest.approx(left)
+    assert progress.fraction == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("name", ["async_halving", "hyperband", "random", "adaptive_asha"])
@@ -107,7 +93,7 @@ def test_progress_grows(name: str, seed: int) -> None:
     for written in history.facts:
         fold.fold([written.record])
         state = shown(fold)
-        progress = progress_of(state, now=0)
+        progress = progress_of(state)
         assert last <= progress.fraction + 1e-9
         assert (progress.fraction == 1.0) == (state.ended is not None)
         last = progress.fraction
@@ -124,40 +110,6 @@ def test_rung_of_a_trial() -> None:
     assert found == [None, 0, 0, 1, 2, 2]
 
 
-def test_throughput() -> None:
-    """Units left over the rate that was seen, less the time that has passed since."""
-    throughput = Throughput()
-    assert throughput.seconds_for(10, now=0) is None
-    throughput.add("2026-01-01T00:00:00Z", 0)
-    assert throughput.seconds_for(10, now=0) is None
-    throughput.add("2026-01-01T00:00:10Z", 5)
-    now = seconds_of("2026-01-01T00:00:12Z")
-    assert now is not None
-    assert throughput.seconds_for(10, now) == 18
-    assert throughput.seconds_for(10, now + 100) == 0
-
-
-def test_throughput_with_odd_clocks() -> None:
-    """Times that go back, stand still or are none are left out; a pause begins anew."""
-    throughput = Throughput()
-    for time, units in (("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:05Z", 2), ("soon", 3)):
-        throughput.add(time, units)
-    assert len(throughput.marks) == 1
-    throughput.add("2026-01-01T00:00:10Z", 4)
-    assert throughput.seconds_for(1, now=0) is None
-    throughput.reset()
-    assert throughput.marks == []
-
-
-def test_throughput_is_bounded() -> None:
-    """Only the newest reports are kept."""
-    throughput = Throughput()
-    for second in range(200):
-        throughput.add(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
-
-    assert len(throughput.marks) == 64
-
-
 def test_nothing_planned_yet() -> None:
     """Before the searcher has spoken there is neither progress nor an estimate."""
     history = History()
@@ -165,7 +117,7 @@ def test_nothing_planned_yet() -> None:
     fold = tables()
     fold.fold([it.record for it in history.facts])
 
-    assert progress_of(shown(fold), 0) == (0.0, 0.0, None, None)
+    assert progress_of(shown(fold)) == (0.0, 0.0, None)
 
 
 def test_changed_hyperparameters_and_parents_are_the_trials() -> None:

@@ -1,14 +1,23 @@
 """The merge of facts and decisions: the same view however the records arrive."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gateway.scenario import EXPERIMENT, History, play, shown, stored, submitted, tables
-from rung.events.trial import TrialValidated
+from rung.events.trial import (
+    TrialMetadataSet,
+    TrialProgressReported,
+    TrialStatusSet,
+    TrialValidated,
+)
 from rung.gateway.projections.experiments import ExperimentProjection, read_experiment
 from rung.ledger import Record
 from rung.runtime.projection import Merge
+from support.gateway.scenario import EXPERIMENT, History, play, shown, stored, submitted, tables
+from support.gateway.tally import counted
 
 METHODS = [
     {"name": "async_halving", "stop_once": False},
@@ -73,6 +82,7 @@ def test_any_arrival_gives_the_same(seed: int, data: st.DataObject) -> None:
             fold = _restarted(fold)
 
     assert shown(fold) == expected
+    assert expected.tally == counted(expected)
 
 
 def _restarted(fold: Merge) -> Merge:
@@ -104,7 +114,7 @@ def test_first_of_two_writers_wins() -> None:
     history.decide()
     before = _whole(history)
     again = [
-        Record("searches", 0, len(history.decisions) + it.record.position, *it.record[3:])
+        replace(it.record, position=len(history.decisions) + it.record.position)
         for it in history.decisions
     ]
     fold = tables()
@@ -123,7 +133,7 @@ def test_unreadable_record_stops_nothing() -> None:
     fold.hold(
         [
             Record("searches", 0, 0, EXPERIMENT, b"{"),
-            *(it.record._replace(position=it.record.position + 1) for it in history.decisions),
+            *(replace(it.record, position=it.record.position + 1) for it in history.decisions),
         ]
     )
     rejected = fold.fold(
@@ -169,7 +179,7 @@ def test_view_that_raises_rejects_the_record_alone() -> None:
     history.decide()
     fold = tables()
     skipping = [it.record for it in history.decisions][5:]  # a trial is missing
-    fold.hold([record._replace(position=n) for n, record in enumerate(skipping)])
+    fold.hold([replace(record, position=n) for n, record in enumerate(skipping)])
     rejected = fold.fold([history.facts[0].record])
     history.write(stored(f"{EXPERIMENT}.0", 1, 10, 0))
     fold.fold([history.facts[1].record])
@@ -191,7 +201,7 @@ def test_decisions_of_two_replicas_count_once(seed: int, data: st.DataObject) ->
         start = data.draw(st.integers(0, end))
         late = data.draw(st.integers(end, len(decisions)))
         decisions[late:late] = decisions[start:end]
-    numbered = [record._replace(position=place) for place, record in enumerate(decisions)]
+    numbered = [replace(record, position=place) for place, record in enumerate(decisions)]
     facts = [it.record for it in history.facts]
     cut = data.draw(st.integers(0, len(facts)))
 
@@ -200,3 +210,24 @@ def test_decisions_of_two_replicas_count_once(seed: int, data: st.DataObject) ->
     assert fold.fold(facts[:cut]) == []
     assert fold.fold(facts[cut:]) == []
     assert shown(fold) == expected
+
+
+def test_a_trial_as_its_script_describes_it() -> None:
+    """Status, metadata and progress are those of the newest report of the run that counts."""
+    history = History()
+    history.write(submitted())
+    history.decide()
+    trial_id, spec = next(iter(history.running.items()))
+    about: dict[str, Any] = {"experiment_id": EXPERIMENT, "trial_id": trial_id, "run": spec.run}
+    stale = about | {"run": spec.run - 1}
+    for data in (
+        TrialStatusSet(**about, status="loading"),
+        TrialStatusSet(**about, status="training"),
+        TrialMetadataSet(**about, metadata={"rows": 3}),
+        TrialProgressReported(**about, progress=0.25),
+        TrialProgressReported(**stale, progress=0.75),
+    ):
+        history.write(data)
+        history.decide()
+    trial = shown(_whole(history)).trials[0]
+    assert (trial.status, trial.metadata, trial.progress) == ("training", {"rows": 3}, 0.25)

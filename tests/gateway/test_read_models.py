@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gateway.conftest import World, until
-from gateway.scenario import EXPERIMENT, play, submitted
 from rung.events import LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.events.experiment import CancelRequested
@@ -17,6 +16,7 @@ from rung.gateway.projections.experiments import ExperimentProjection, Selection
 from rung.gateway.projections.read_models import Ambiguous, ReadModels
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger
 from rung.runtime.projection.merge import starts_of
+from support.gateway.scenario import EXPERIMENT, play, submitted
 
 
 @contextlib.asynccontextmanager

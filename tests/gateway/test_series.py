@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import Client
 from gateway.conftest import World
-from gateway.scenario import EXPERIMENT, play
 from rung import api
 from rung.events import Event, RungError, decode
 from rung.events.metric import LogLine, LogsDeleted, LogsPrinted, MetricRow, MetricsReported
@@ -16,6 +14,8 @@ from rung.gateway.series import Point, Series
 from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
+from support.gateway.client import Client
+from support.gateway.scenario import EXPERIMENT, play
 
 TRIAL = f"{EXPERIMENT}.0"
 
@@ -155,7 +155,7 @@ async def test_lines_are_deleted_by_a_fact(kept: Kept, world: World, client: Cli
     assert written[TRIAL].data == LogsDeleted(
         experiment_id=EXPERIMENT, trial_id=TRIAL, before_ms=5000, lines=3, size_bytes=30
     )
-    assert {event.actor for event in written.values()} == {"token"}
+    assert {event.actor for event in written.values()} == {"admin"}
     assert len(written) == 2
     refused = await client.call("POST", "/logs/collect")
     assert (refused.status, refused.json["errors"][0]["path"]) == (400, "before")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.client import TOKEN, Client
 from rung.gateway import static
+from support.gateway.client import TOKEN, Client
 
 
 @pytest.fixture

@@ -4,21 +4,20 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.client import TOKEN, Client
-from gateway.conftest import EXPERIMENT_FILE, World, until
-from gateway.scenario import EXPERIMENT, drafts, play, submitted
+from gateway.conftest import EXPERIMENT_FILE, World, patient, until
 from rung.events import LedgerTrimmed, Payload, decode, fact, topic
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
-from rung.gateway.settings import Settings
 from rung.ledger import Draft, MemoryLedger, Record
+from support.gateway.client import TOKEN, Client
+from support.gateway.scenario import EXPERIMENT, drafts, play, submitted
 
 EVENTS = f"/experiments/{EXPERIMENT}/events"
 
@@ -33,10 +32,13 @@ class Seen(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def opened(
-    client: Client, path: str, last: str | None = None
+    client: Client,
+    path: str,
+    last: str | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> AsyncIterator[AsyncIterator[Seen | None]]:
     """Open a stream and yield its events; None stands for a comment."""
-    headers = {"Authorization": f"Bearer {TOKEN}"}
+    headers = {"Authorization": f"Bearer {TOKEN}", **(headers or {})}
     if last is not None:
         headers["Last-Event-ID"] = last
     async with client.session.get(f"{client.url}/api/v1{path}", headers=headers) as response:
@@ -169,7 +171,7 @@ async def test_strange_last_event_id(world: World, last: str) -> None:
 
 async def test_quiet_stream_says_that_it_lives(world: World) -> None:
     """Comments come while nothing happens."""
-    world.settings = Settings(heartbeat=0.02)
+    world.settings = patient(heartbeat=0.02)
     await world.write(submitted())
     async with world.gateway() as client, opened(client, f"{EVENTS}?from=now") as events:
         async with asyncio.timeout(10):
@@ -178,7 +180,7 @@ async def test_quiet_stream_says_that_it_lives(world: World) -> None:
 
 async def test_a_busy_partition_is_passed_over(world: World) -> None:
     """While only others' records come, comments do too, with ids behind what was passed over."""
-    world.settings = Settings(heartbeat=0.2)
+    world.settings = patient(heartbeat=0.2)
     await world.write(submitted())
     line = LogLine(rank=0, stream="stdout", level="info", time_ms=1, text="theirs")
     theirs = LogsPrinted(experiment_id="other", trial_id="other.0", run=1, lines=[line])
@@ -237,7 +239,7 @@ def _printed(index: int, *lines: tuple[int, str]) -> LogsPrinted:
 
 async def test_slow_client_is_cut_off(world: World) -> None:
     """A client that takes nothing is disconnected; the server holds next to nothing for it."""
-    world.settings = Settings(write_timeout=0.3)
+    world.settings = patient(write_timeout=0.3)
     await world.write(submitted())
     line = "x" * 100_000
     await world.write(*(_printed(0, (0, line)) for _ in range(200)))

@@ -8,16 +8,15 @@ import json
 import aiohttp
 import pytest
 
-from gateway.client import TOKEN, Client
-from gateway.conftest import EXPERIMENT_FILE, World, archive
+from gateway.conftest import EXPERIMENT_FILE, World, archive, patient
 from rung.config.code_folder import check_archive
 from rung.events import LedgerUnavailable, decode
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.routes.submission import LETTERS
-from rung.gateway.settings import Settings
 from rung.runtime.levels import raise_level
 from rung.storage import ObjectUnavailable
+from support.gateway.client import TOKEN, Answer, Client
 
 
 async def test_experiment_is_on_record(world: World, client: Client) -> None:
@@ -166,7 +165,7 @@ async def test_bad_code_is_refused(client: Client, code: bytes) -> None:
 
 async def test_too_much_is_refused(world: World) -> None:
     """Limits hold for the file and for the code, announced by a length or not."""
-    world.settings = Settings(config_bytes_max=2_000, code_bytes_max=5_000)
+    world.settings = patient(config_bytes_max=2_000, code_bytes_max=5_000)
     async with world.gateway() as client:
         answers = [
             await client.submit("# " + "x" * 3_000),
@@ -335,7 +334,7 @@ async def test_ledger_that_refuses(world: World, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_actor_and_origin(world: World, client: Client) -> None:
-    """The envelope says who wrote it, and under which key."""
+    """The envelope says who asked for it, who wrote it, and under which key."""
     await client.submit(EXPERIMENT_FILE, key="k")
     (record,) = [
         record
@@ -345,6 +344,7 @@ async def test_actor_and_origin(world: World, client: Client) -> None:
     event = decode(record.value)
 
     assert (event.source, event.origin, event.sequence) == ("/rung/gateway", "client/k", 1)
+    assert (event.actor, event.onbehalfof) == ("admin", None)
 
 
 async def test_unauthorized_upload_is_not_read(client: Client) -> None:
@@ -355,3 +355,50 @@ async def test_unauthorized_upload_is_not_read(client: Client) -> None:
     )
 
     assert answer.status == 401
+
+
+async def test_code_comes_back_as_it_ran(world: World, client: Client) -> None:
+    """In its canonical form, whatever was sent; what is altered or missing is refused."""
+    code = archive(**{"b.py": b"2", "a.py": b"1"})
+    plain = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
+    coded = (await client.submit(EXPERIMENT_FILE, code=code)).json["experiment_id"]
+    digest = (await client.get(f"/experiments/{coded}"))["code_digest"]
+    name = f"code/{digest}.tar.gz"
+
+    fetched = await client.call("GET", f"/experiments/{coded}/code")
+    none = await client.call("GET", f"/experiments/{plain}/code")
+    world.store.put_bytes(name, fetched.body[:-1])
+    altered = await client.call("GET", f"/experiments/{coded}/code")
+    world.store.delete(name)
+    missing = await client.call("GET", f"/experiments/{coded}/code")
+
+    assert fetched.body == check_archive(code).data
+    assert hashlib.sha256(fetched.body).hexdigest() == digest
+    assert [(it.status, it.kind) for it in (none, altered, missing)] == [
+        (404, "no-code"),
+        (409, "damaged"),
+        (410, "gone"),
+    ]
+
+
+async def test_the_parent_is_on_record(world: World, client: Client) -> None:
+    """By its whole id, also under a repeated key; a parent that is not there is refused."""
+    first = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
+
+    async def fork(parent: str, key: str) -> Answer:
+        form = aiohttp.FormData()
+        form.add_field("config", EXPERIMENT_FILE, filename="experiment.yaml")
+        headers = {"Idempotency-Key": key}
+        path = f"/experiments?parent={parent}"
+        return await client.call("POST", path, data=form, headers=headers)
+
+    made = await fork(first[:6], "k1")
+    again = await fork(first, "k1")
+    unknown = await fork("nope", "k2")
+    other = await fork(made.json["experiment_id"], "k1")
+
+    assert (again.json, unknown.status, other.status) == (made.json, 404, 422)
+    shown = await client.get(f"/experiments/{made.json['experiment_id']}")
+    assert shown["parent"] == first
+    facts = [it for it in await world.all("experiments") if isinstance(it, ExperimentSubmitted)]
+    assert sorted(it.parent or "" for it in facts) == ["", first]

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from gateway.conftest import EXPERIMENT_FILE, World, archive, until
-from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned, CheckpointRetired
 from rung.events.experiment import ExperimentSubmitted
+from support.gateway.scenario import EXPERIMENT, History, stored, submitted
 
 
 async def _warm(world: World) -> None:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from frontdoors.fuse import after, before, out
-from frontdoors.trials import assert_same, killed_again_and_again, needs, parent, trial
+from support.framework_trials import assert_same, killed_again_and_again, needs, parent, trial
+from support.fuse import after, before, out
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -49,7 +49,7 @@ def backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backend]:
     """A parent that has Keras on a backend and forks ranks."""
-    with parent("frontdoors.keras_ranks", {"KERAS_BACKEND": request.param}) as process:
+    with parent("support.frameworks.keras_ranks", {"KERAS_BACKEND": request.param}) as process:
         alone = trained(process, tmp_path_factory.mktemp("alone"), 1)
         yield Backend(request.param, process, alone)
 
@@ -75,6 +75,7 @@ def test_any_number_of_slots_gives_the_same_curve(
         assert found["result"]["left_together"], "none is missed by those that still train"
 
 
+@pytest.mark.versions
 def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
     """With noise everywhere, either rank killed: curves and weights are the same bits."""
     found = killed_again_and_again(
@@ -87,6 +88,12 @@ def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
         source="dataset" if backend.name == "tensorflow" else "noisy",
     )
     assert found["others"] == [found["result"]]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow"], indirect=True)
+def test_epochs_behind_one_that_was_resumed_are_the_same(backend: Backend, tmp_path: Path) -> None:
+    """Also where the shuffle of tf.data had read all of its input at the checkpoint."""
+    killed_again_and_again(backend.parent, tmp_path, FIELDS, [after(2)], source="dataset")
 
 
 def test_two_optimizers_in_a_dict_are_averaged(backend: Backend, tmp_path: Path) -> None:

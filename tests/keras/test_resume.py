@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from frontdoors.fuse import before, out
-from frontdoors.trials import killed_again_and_again, needs, parent, trial
+from support.framework_trials import (
+    goes_on_by_itself,
+    killed_again_and_again,
+    needs,
+    parent,
+    trial,
+)
+from support.fuse import before, out
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -33,20 +39,25 @@ TWICE = [before(5), before(7)]
 @pytest.fixture(scope="module")
 def tensorflow() -> Iterator["subprocess.Popen[str]"]:
     """A parent with Keras on TensorFlow."""
-    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "tensorflow"}) as process:
+    with parent("support.frameworks.keras_trial", {"KERAS_BACKEND": "tensorflow"}) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
 def torch() -> Iterator["subprocess.Popen[str]"]:
     """A parent with Keras on torch."""
-    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "torch"}) as process:
+    with parent("support.frameworks.keras_trial", {"KERAS_BACKEND": "torch"}) as process:
         yield process
 
 
 @pytest.mark.parametrize(
     ("source", "moments"),
-    [("arrays", ALL), ("shuffled", TWICE), ("endless", TWICE[:1]), ("noisy", TWICE)],
+    [
+        pytest.param("arrays", ALL, marks=pytest.mark.versions),
+        ("shuffled", TWICE),
+        ("endless", TWICE[:1]),
+        ("noisy", TWICE),
+    ],
 )
 def test_on_tensorflow_no_kill_shows(
     tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
@@ -65,6 +76,15 @@ def test_on_torch_no_kill_shows(
     outcome = killed_again_and_again(torch, tmp_path, FIELDS, moments, source=source)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [3, 6, 9]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_no_kill_shows_where_no_period_is_set(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """Whichever batches the clock chose."""
+    process = request.getfixturevalue(backend)
+    goes_on_by_itself(process, tmp_path, FIELDS, TWICE, source="arrays")
 
 
 @pytest.mark.parametrize(("backend", "source"), [("tensorflow", "shuffled"), ("torch", "loader")])
@@ -136,3 +156,18 @@ def test_what_torch_is_asked_for_is_all_of_it(
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"
         assert any("has switched torch." in text for text in result["warnings"])
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_the_log_has_the_batch_size(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """That which `fit` has; it must be the hyperparameter, where that is there."""
+    fields = FIELDS | {"length": 1, "hparams": {"global_batch_size": 6}}
+    process = request.getfixturevalue(backend)
+    with trial(process, tmp_path / "as said", **fields) as runs:
+        assert runs.train(source="arrays", notes=True) == 0
+        assert "each step trains 6 records" in runs.results()[0]["log"]
+    with trial(process, tmp_path / "another", **fields) as runs:
+        assert runs.train(source="arrays", fit={"batch_size": 9}) == 1
+        assert "fit(batch_size=…) is 9" in runs.refusal()

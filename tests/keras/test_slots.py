@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent.rig import Ended, Rig
-from frontdoors.trials import QUIET, needs
 from rung.events.checkpoint import CheckpointStored
 from rung.events.metric import MetricsReported
+from support.agent_rig import Ended, Rig
+from support.framework_trials import QUIET, needs
 
 pytestmark = [
     needs("keras", "tensorflow"),
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.asyncio(loop_scope="module"),
 ]
-SCRIPT = (Path(__file__).parents[1] / "training" / "keras_slots.py").read_text()
+SCRIPT = (Path(__file__).parents[1] / "support" / "trials" / "keras_slots.py").read_text()
 CONFIG: dict[str, Any] = {
     "searcher": {"metric": "loss"},
     "scheduling_unit": 1,

@@ -5,13 +5,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Self
 
-from ledger.conformance import read_all
 from rung.events import LedgerUnavailable, topic
 from rung.ledger import Draft, Ledger
+from support.ledger.conformance import read_all
 
 
 class Chain:
-    """Appends numbers under one key, one after the other, as an agent empties its spool.
+    """Appends numbers under one key, one after the other, as an agent empties its outbox.
 
     A number of which the acknowledgement did not come is repeated.
     """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import KAFKA, Broker, Ground, reasons, started, usable
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import KAFKA, Broker, Ground, reasons, started, usable
 
 
 def pytest_report_header() -> list[str]:

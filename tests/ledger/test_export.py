@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from ledger.conformance import draft, read_all
-from ledger.events import populate, state_fact
 from rung.events import TOPICS, LedgerError, Payload, decode, partition_of, topic
 from rung.events.deadletter import MessageDropped, MessageTaken
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.export.export import export, history, import_
+from support.ledger.conformance import draft, read_all
+from support.ledger.events import populate, state_fact
 
 EXPERIMENTS = ["aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd", "eeeeeeee"]
 EXPORTED = [name for name in TOPICS if name not in {topic.HEARTBEATS, topic.DEADLETTER}]
@@ -117,7 +117,7 @@ async def test_an_export_is_of_one_moment() -> None:
         """Lets the ledger grow at each line."""
 
         def write(self, data: Any, /) -> int:
-            stream.records.append(stream.records[0]._replace(position=stream.end))
+            stream.records.append(structs.replace(stream.records[0], position=stream.end))
             return super().write(data)
 
     out = Busy()

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import draft, read_all
 from rung.events import EventTooLarge, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.ledger import SqliteLedger
-from small_disk import fill, small_disk
+from support.ledger.conformance import draft, read_all
+from support.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.ledger
 

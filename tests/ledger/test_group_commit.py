@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import draft, read_all, take
 from rung.events import LedgerUnavailable, partition_of, topic
 from rung.ledger import Ledger, Record, SqliteLedger, staged
 from rung.ledger.sqlite.watcher import Watcher
 from rung.ledger.sqlite.writer import Changes, Writer
+from support.ledger.conformance import draft, read_all, take
 
 AT = partition_of("k", 4)
 FACTS, DECISIONS, POOLS = topic.EXPERIMENTS, topic.SEARCHES, topic.POOLS

@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.conformance import draft, read_all
-from ledger.events import populate, state_fact
 from ledger.test_export import EXPERIMENTS, causes_hold, dropped, exported, original
 from rung.events import LedgerError, LedgerUnavailable, decode, fact, partition_of, topic
 from rung.events.deadletter import MessageDropped
@@ -23,7 +21,9 @@ from rung.ledger.export import staging
 from rung.ledger.export.export import export, history, import_
 from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import KeyDigests, check_imported, imports_of
-from small_disk import small_disk
+from support.ledger.conformance import draft, read_all
+from support.ledger.events import populate, state_fact
+from support.small_disk import small_disk
 
 AT: Final = "2026-01-01T00:00:00.000Z"
 CONSUMERS: Final = (("scheduler-intake", topic.SEARCHES),)

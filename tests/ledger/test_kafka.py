@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import Ground
-from ledger.conformance import DurableConformance, DurableCutConformance, Opener
 from rung.ledger import Ledger
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import Ground
+from support.ledger.conformance import DurableConformance, DurableCutConformance, Opener
 
 pytestmark = pytest.mark.ledger
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import KAFKA, reasons
-from rung.cli.operations.cluster.access import COMPONENTS, rules_of
+from rung.cli.operations.cluster.acls import COMPONENTS, rules_of
 from rung.events import TOPICS, LedgerError, LedgerRefused
 from rung.ledger import Draft
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, Rule, create, grant, parse_address
 from rung.ledger.kafka.access import Access, Granted
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import KAFKA, reasons
 
 pytestmark = [
     pytest.mark.ledger,

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import KAFKA, Ground, administration, once_there, reasons, settings
 from ledger.chain import Chain, hold
-from ledger.conformance import draft, take
 from rung.events import LedgerDamaged, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Ledger
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from servers import tansu
 from servers.kafka import KafkaBroker, KafkaCluster
 from servers.tansu import Tansu
+from support.ledger.brokers import KAFKA, Ground, administration, once_there, reasons, settings
+from support.ledger.conformance import draft, take
 
 pytestmark = [
     pytest.mark.ledger,

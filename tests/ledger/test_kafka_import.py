@@ -10,9 +10,6 @@ from typing import Any, Final
 
 import pytest
 
-from ledger.archive.history import exported, simulated
-from ledger.brokers import Broker, Ground
-from ledger.conformance import read_all
 from rung.cli.operations.cluster.replicas import running_on
 from rung.cli.operations.components import audit_all
 from rung.events import LedgerError
@@ -21,6 +18,9 @@ from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
 from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.bootstrap import observed, open_when_ready
+from support.ledger.brokers import Broker, Ground
+from support.ledger.conformance import read_all
+from support.ledger.history import exported, simulated
 
 pytestmark = pytest.mark.ledger
 

@@ -18,12 +18,12 @@ from kafka.admin import (
 )
 from structlog.testing import capture_logs
 
-from ledger.brokers import KAFKA, reasons
-from ledger.certificates import Pair, authority, signed
-from ledger.conformance import draft
 from rung.events import TOPICS, LedgerError, LedgerRefused, LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, check, create
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import KAFKA, reasons
+from support.ledger.certificates import Pair, authority, signed
+from support.ledger.conformance import draft
 
 pytestmark = [
     pytest.mark.ledger,

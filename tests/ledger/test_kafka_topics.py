@@ -16,18 +16,6 @@ from aiokafka.structs import TopicPartition
 from kafka.admin import KafkaAdminClient
 from structlog.testing import capture_logs
 
-from ledger.brokers import (
-    KAFKA,
-    TANSU,
-    Broker,
-    Ground,
-    administration,
-    once_there,
-    reasons,
-    settings,
-    started,
-)
-from ledger.conformance import draft, read_all, take
 from rung.events import (
     TOPICS,
     EventTooLarge,
@@ -45,6 +33,18 @@ from rung.ledger.kafka.admin import create_topics
 from rung.ledger.kafka.cluster import connect
 from rung.ledger.tail import tail
 from servers.kafka import KafkaBroker
+from support.ledger.brokers import (
+    KAFKA,
+    TANSU,
+    Broker,
+    Ground,
+    administration,
+    once_there,
+    reasons,
+    settings,
+    started,
+)
+from support.ledger.conformance import draft, read_all, take
 
 pytestmark = pytest.mark.ledger
 

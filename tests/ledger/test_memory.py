@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ledger.conformance import (
+from rung.ledger import Ledger, MemoryLedger
+from support.ledger.conformance import (
     CutConformance,
     TransactionalConformance,
     TrimmingConformance,
     draft,
 )
-from rung.ledger import Ledger, MemoryLedger
 
 
 class TestMemoryLedger(TrimmingConformance, TransactionalConformance, CutConformance):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.conformance import read_all
 from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import Draft, Ledger, MemoryLedger, Record, SqliteLedger
+from support.ledger.conformance import read_all
 
 NAMES = (topic.EXPERIMENTS, topic.SEARCHES, topic.LOGS)
 KEYS = ("a", "b", "c")

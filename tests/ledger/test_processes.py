@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import draft, read_all, take
 from rung.events import partition_of, topic
 from rung.ledger import SqliteLedger
+from support.ledger.conformance import draft, read_all, take
 
 pytestmark = pytest.mark.ledger
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import LedgerConformance, draft, read_all
 from rung.events import EventTooLarge, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.factory import open_remote_append
 from rung.ledger.sqlite.remote_append import serve_appends
+from support.ledger.conformance import LedgerConformance, draft, read_all
 
 pytestmark = pytest.mark.ledger
 

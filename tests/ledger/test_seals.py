@@ -12,10 +12,9 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from ledger.events import populate, state_fact
-from ledger.sealed import KINDS, altered, example, seal
 from rung.api import SealReport
 from rung.events import LedgerError, topic
+from rung.events.codec import PAYLOADS
 from rung.events.deadletter import MessageDropped
 from rung.ledger import Draft, MemoryLedger, SqliteLedger
 from rung.ledger.export.export import export
@@ -33,6 +32,8 @@ from rung.ledger.seals.exported import verify_export
 from rung.ledger.seals.verify import Known, verify
 from rung.runtime.sealing.anchor import Anchor, read_anchor
 from rung.runtime.sealing.sealer import Sealer
+from support.ledger.events import populate, state_fact
+from support.ledger.sealed import KINDS, altered, example, seal
 
 KEY = SealKey.generate()
 TIME = "2026-01-01T00:00:00.000Z"
@@ -95,8 +96,12 @@ async def attacker(tmp_path: Path) -> AsyncIterator[Attacker]:
     """Give a sealed ledger with records on every topic, a few of them in each range."""
     ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
     await populate(ledger, ["aaaaaaaa", "bbbbbbbb"], rounds=2)
-    for kind in ("rung.message.rejected.v1", "rung.import.started.v1"):
-        await ledger.append([example(kind)])
+    populated = {name for name in SEALED if await ledger.end(name, 0)}
+    for name in SEALED:
+        if name not in populated:
+            await ledger.append(
+                [example(next(kind for kind in KINDS if name == PAYLOADS[kind].TOPIC))]
+            )
     await seal(ledger, KEY, records=3)
     attacker = Attacker(tmp_path / "ledger", ledger)
     yield attacker

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import (
+from rung.events import TOPICS, LedgerTrimmed, partition_of, topic
+from rung.ledger import Draft, Ledger, SqliteLedger
+from rung.ledger.sqlite.reader import Reader
+from support.ledger.conformance import (
     DurableConformance,
     DurableCutConformance,
     LedgerConformance,
@@ -17,9 +20,6 @@ from ledger.conformance import (
     TrimmingConformance,
     take,
 )
-from rung.events import TOPICS, LedgerTrimmed, partition_of, topic
-from rung.ledger import Draft, Ledger, SqliteLedger
-from rung.ledger.sqlite.reader import Reader
 
 
 @pytest.mark.ledger

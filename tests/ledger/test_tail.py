@@ -5,10 +5,10 @@ from contextlib import aclosing
 
 import pytest
 
-from ledger.conformance import draft
 from rung.events import LedgerError, LedgerUnavailable, topic
 from rung.ledger import MemoryLedger
 from rung.ledger.tail import tail
+from support.ledger.conformance import draft
 
 BOTH = (topic.EXPERIMENTS, topic.SEARCHES)
 

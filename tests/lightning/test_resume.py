@@ -6,21 +6,11 @@ from typing import Any
 
 import pytest
 
-from frontdoors.trials import killed_everywhere, needs, trial
-from rung.core.protocol import Acknowledged, FromTrial, Reported, Stored
+from rung.core.ipc.protocol import Acknowledged, FromTrial, Reported, Stored
+from support.framework_trials import goes_on_by_itself, killed_everywhere, needs, trial
+from support.frameworks.lightning_fields import FIELDS
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 2,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "val_loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 ASHA: dict[str, Any] = FIELDS["config"]["searcher"] | {
     "name": "async_halving",
     "num_rungs": 2,
@@ -33,6 +23,7 @@ STEPS = 12
 """Two epochs of six batches."""
 
 
+@pytest.mark.versions
 def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Curves, weights, optimizer, generators, and Lightning's own means are the same."""
     outcome = killed_everywhere(process, tmp_path, FIELDS, range(1, 2 * STEPS, 2))
@@ -87,7 +78,7 @@ def test_no_kill_shows_with_a_limit_of_steps_and_of_batches(
     ("order", "said"),
     [
         ({"uncounted": True}, "of type Pair cannot be counted"),
-        ({"named": True}, "are a dict, whose position cannot be kept"),
+        ({"named": True}, "are several loaders, whose position cannot be kept"),
     ],
 )
 def test_data_that_cannot_be_counted_or_kept_are_refused(
@@ -104,6 +95,14 @@ def test_no_kill_shows_between_steps(process: "subprocess.Popen[str]", tmp_path:
     period = {"min_checkpoint_period": {"batches": 1}}
     fields = FIELDS | {"config": FIELDS["config"] | period}
     killed_everywhere(process, tmp_path, fields, range(2 * 4 - 1, 2 * 4), accumulate=2)
+
+
+def test_no_kill_shows_where_no_period_is_set(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Whichever batches the clock chose, and between whatever steps."""
+    goes_on_by_itself(process, tmp_path / "1", FIELDS, [7, 15, 21])
+    goes_on_by_itself(process, tmp_path / "2", FIELDS, [7, 15, 21], accumulate=2)
 
 
 def test_no_kill_shows_where_the_module_steps(
@@ -123,7 +122,7 @@ def test_leaving_within_an_epoch_ends_none(
     with trial(process, tmp_path / "asked", **FIELDS) as runs:
 
         def ask(message: FromTrial) -> None:
-            if isinstance(message, Reported) and message.kind == "training" and message.step == 3:
+            if isinstance(message, Reported) and message.kind == "waits":
                 runs.agent.preempt()
 
         runs.agent.on_message = ask
@@ -170,3 +169,11 @@ def test_what_torch_is_asked_for_is_all_of_it(
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"
         assert any("has switched torch." in text for text in result["warnings"])
+
+
+def test_the_log_has_the_batch_size(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Of all slots together."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, slots=2, notes=True) == 0
+        said = "each step trains 4 records on 2 slots together, 2 on each"
+        assert said in runs.results()[0]["log"]

@@ -11,7 +11,7 @@ from rung.methods.adaptive_asha import (
 )
 from rung.methods.table import rungs_passed
 from rung.searcher.state import read_settings
-from searcher.scenario import Scenario, config
+from support.searcher.scenario import Scenario, config
 
 
 def rungs(**search: Any) -> list[int]:

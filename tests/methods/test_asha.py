@@ -6,8 +6,8 @@ import pytest
 
 from rung.events import Payload
 from rung.events.trial import RunWithdrawn, TrialPromoted, TrialStopped
-from rung.methods.asha import PromotionAsha
-from searcher.scenario import Scenario, config, kinds
+from rung.methods.asha import PromotionAsha, StoppingAsha
+from support.searcher.scenario import Scenario, config, kinds
 
 
 def stopping(**search: Any) -> Scenario:
@@ -52,6 +52,33 @@ def test_a_trial_goes_on_among_the_best_so_far(losses: list[Any], goes_on: list[
     scenario = stopping()
     decisions = [scenario.report(index, 4, loss) for index, loss in enumerate(losses)]
     assert [not decided for decided in decisions] == goes_on
+
+
+def test_hyperparameters_are_drawn_once_for_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports draw nothing, also of a paused search, and do not ask what to train next."""
+    drawn: list[int] = []
+
+    def draw(_: Any, __: int, index: int) -> dict[str, Any]:
+        drawn.append(index)
+        return {}
+
+    monkeypatch.setattr("rung.methods.method.sample", draw)
+    scenario = stopping(max_concurrent_trials=2)
+    drawn.clear()
+    moves = StoppingAsha.moves
+    asked: list[int] = []
+
+    def noted(self: StoppingAsha, chance: Any, free: int) -> Any:
+        asked.append(free)
+        return moves(self, chance, free)
+
+    monkeypatch.setattr(StoppingAsha, "moves", noted)
+    scenario.report(0, 2, 0.5)
+    scenario.report(0, 4, 0.5)
+    assert (drawn, asked) == ([], [])
+    scenario.pause()
+    scenario.report(1, 3, 0.5)
+    assert drawn == []
 
 
 def test_a_stop_names_its_evidence_and_withdraws_the_run() -> None:
@@ -233,5 +260,5 @@ def test_promotion_passes_over_completed_trials_at_rest() -> None:
     scenario.train(0, 0.1)
     method = scenario.experiment.method
     assert isinstance(method, PromotionAsha)
-    method.resting[0].append((0.1, 0))
+    method.resting[0].add(0.1, 0)
     assert kinds(scenario.train(1, 0.2)) == ["TrialClosed", "ExperimentEnded"]

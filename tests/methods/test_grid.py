@@ -1,6 +1,6 @@
 """Every point of a grid."""
 
-from searcher.scenario import Scenario, config, kinds
+from support.searcher.scenario import Scenario, config, kinds
 
 SPACE = {
     "b": {"c": {"type": "categorical", "vals": ["x", "y"]}},

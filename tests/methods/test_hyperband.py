@@ -7,7 +7,7 @@ import pytest
 from rung.events.trial import TrialPromoted, TrialStopped
 from rung.methods.hyperband import Hyperband
 from rung.searcher.state import read_settings
-from searcher.scenario import Scenario, config, kinds
+from support.searcher.scenario import Scenario, config, kinds
 
 
 def table(max_time: int, eta: float) -> list[list[tuple[int, int]]]:

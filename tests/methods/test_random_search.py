@@ -1,6 +1,6 @@
 """Trials drawn at random."""
 
-from searcher.scenario import Scenario, config, kinds
+from support.searcher.scenario import Scenario, config, kinds
 
 
 def test_as_many_as_asked_for() -> None:

@@ -1,7 +1,7 @@
 """One trial, trained in full."""
 
 from rung.events.experiment import BracketPlan
-from searcher.scenario import Scenario, config, kinds
+from support.searcher.scenario import Scenario, config, kinds
 
 
 def test_one_trial_and_the_end() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events.errors import InvalidConfig
+from rung.methods.rng import power
 from rung.methods.space import flatten, grid_point, grid_size, sample
 
 NESTED: dict[str, Any] = {
@@ -123,6 +124,21 @@ def test_a_grid_is_the_product_in_sorted_order() -> None:
 def test_grid_axes(parameter: Any, values: list[Any]) -> None:
     """Counts span a range with both ends; one stands for the middle; ints are not repeated."""
     assert [point["p"] for point in grid({"p": parameter})] == values
+
+
+def test_a_point_costs_one_value_of_each_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the axes are."""
+    powers: list[float] = []
+
+    def counted(base: float, exponent: float) -> float:
+        powers.append(exponent)
+        return power(base, exponent)
+
+    monkeypatch.setattr("rung.methods.space.power", counted)
+    axis = {"type": "log", "minval": -4, "maxval": 0, "base": 10, "count": 1_000}
+    leaves = flatten({"a": axis, "b": axis})
+    assert grid_point(leaves, 999_999) == {"a": 1.0, "b": 1.0}
+    assert powers == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("kind", ["int", "double", "log"])

@@ -10,7 +10,7 @@ import pytest
 
 from rung.events.errors import InvalidConfig
 from rung.methods.table import METHODS, read_options, rungs_passed
-from searcher.scenario import config
+from support.searcher.scenario import config
 
 ASHA: dict[str, Any] = {"name": "async_halving", "max_time": 16, "max_trials": 48, "num_rungs": 3}
 ADAPTIVE: dict[str, Any] = {"name": "adaptive_asha", "max_time": 16, "max_trials": 48}

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from metrics.report import EXPERIMENT, metrics, record, row
 from rung.metrics import Point, SeriesStore
 
+pytestmark = pytest.mark.stores
+
 _trials = count()
 
 _steps = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 500)

@@ -10,6 +10,8 @@ import pytest
 from metrics.report import metrics, record, row
 from rung.metrics import SeriesError, SeriesLocked, SeriesStore
 
+pytestmark = pytest.mark.stores
+
 _HOLD = """
 import sys
 from chdb.state.sqlitelike import connect

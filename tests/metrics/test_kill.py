@@ -17,6 +17,8 @@ from rung.metrics import SeriesStore, SeriesUnavailable, Settings, serve
 from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
 
+pytestmark = pytest.mark.stores
+
 _KEEPER = Path(__file__).with_name("keeper.py")
 _EVENTS = 600
 _STEPS = 4

@@ -17,6 +17,8 @@ from rung.metrics import SeriesStore
 from rung.metrics.log_quota import excess, keep_within
 from rung.metrics.settings import Settings
 
+pytestmark = pytest.mark.stores
+
 _TRIALS = st.lists(
     st.builds(
         TrialLines,
@@ -42,7 +44,7 @@ def test_no_more_goes_than_must(trials: list[TrialLines], most: int) -> None:
 
 
 async def test_the_oldest_log_is_deleted_by_a_fact(store: SeriesStore) -> None:
-    """It is on the ledger with its actor; the log has a mark in its place, the other is whole."""
+    """It is on the ledger, and names no actor; the log has a mark in its place, the other not."""
     ledger = MemoryLedger(partitions=1, ledger_id="ledger")
     await ledger.append([draft(logs([line("x" * 60, 1_000)]), 1)])
     await ledger.append([draft(logs([line("y" * 60, 2_000)], trial=1), 2)])
@@ -56,7 +58,7 @@ async def test_the_oldest_log_is_deleted_by_a_fact(store: SeriesStore) -> None:
         await keeping
     event = decode(written.value)
     assert isinstance(event.data, LogsDeleted)
-    assert (event.actor, event.data.trial_id) == ("retention", f"{EXPERIMENT}.0")
+    assert (event.actor, event.data.trial_id) == (None, f"{EXPERIMENT}.0")
     store.absorb([written])
     async with asyncio.timeout(30):
         while True:  # a server before 23.8 deletes in the background

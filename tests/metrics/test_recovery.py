@@ -18,6 +18,8 @@ from rung.metrics import SeriesDamaged, SeriesStore, Settings, recovery
 from rung.metrics.recovery import Recovery
 from servers.process import free_port
 
+pytestmark = pytest.mark.stores
+
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)
 

@@ -12,6 +12,8 @@ from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesDamaged, SeriesStore, Settings, serve
 from rung.runtime.assignment.assignment import ChangingAssignment
 
+pytestmark = pytest.mark.stores
+
 TRIALS = 12
 EVENTS = 120
 QUICK = Settings(flush_seconds=0.02, flush_bytes=20_000)

@@ -14,6 +14,8 @@ from rung.metrics.clickhouse.engine import Tables
 from rung.metrics.clickhouse.schema import log_tables
 from rung.metrics.retention import days_kept
 
+pytestmark = pytest.mark.stores
+
 TRIAL = f"{EXPERIMENT}.0"
 DAY_MS = 86_400_000
 _EVER = (-(1 << 62), 0, 1 << 62)

@@ -17,6 +17,8 @@ from rung.metrics.clickhouse.schema import Plan, migrate, migrations, plan, stat
 from rung.metrics.retention import days_kept
 from servers.clickhouse import ClickHouse
 
+pytestmark = pytest.mark.stores
+
 TRIAL = f"{EXPERIMENT}.0"
 
 _FIRST_JOURNAL = (
@@ -203,7 +205,7 @@ async def test_who_may_not_change_tables_says_what_to_run(
 ) -> None:
     """Without migrating, a service refuses and a reader waits; neither makes a table."""
     with pytest.raises(
-        SeriesError, match="lacks migration 1, 5: run `rung metrics migrate`"
+        SeriesError, match="lacks migration 1, 5, 8: run `rung metrics migrate`"
     ) as no:
         await _opened(server_place, migrates=False)
     assert not no.value.retriable

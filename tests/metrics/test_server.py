@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 
 import pytest
 
-from ledger.certificates import authority, signed
 from metrics.report import EXPERIMENT, draft, metrics, record, row
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
@@ -18,6 +17,9 @@ from rung.metrics import SeriesError, SeriesStore, SeriesUnavailable, Settings, 
 from rung.metrics.clickhouse.address import PASSWORD
 from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
+from support.ledger.certificates import authority, signed
+
+pytestmark = pytest.mark.stores
 
 TRIAL = f"{EXPERIMENT}.0"
 _BOUND_S: Final = 25.0
@@ -242,6 +244,6 @@ async def test_a_table_that_was_dropped_says_what_to_do(server_place: str) -> No
     store = _open(server_place)
     await store._run(lambda tables: tables.execute("DROP TABLE metrics"))
     with pytest.raises(SeriesError, match=r"lacks a table .* another, empty database") as no:
-        await store.names(EXPERIMENT)
+        await store.overlay(EXPERIMENT, "training", "loss", 10)
     assert "DROP" not in str(no.value)
     await store.close()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import structlog
 
-from ledger.sealed import seal
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode, fact, topic
@@ -30,6 +29,9 @@ from rung.metrics.batch import MetricColumns
 from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.trimming import remove
 from rung.runtime.metrics import catalog
+from support.ledger.sealed import seal
+
+pytestmark = pytest.mark.stores
 
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)

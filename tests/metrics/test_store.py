@@ -10,10 +10,12 @@ import pytest
 from metrics.lines import all_lines, page
 from metrics.report import EXPERIMENT, Level, line, logs, metrics, record, row
 from rung.api import LogLine
-from rung.events.metric import LogsDeleted, LogsDropped, MetricRow
+from rung.events.metric import LogsDeleted, LogsDropped, MetricRow, MetricsDeleted
 from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.queries import LineKey, write_cursor
+
+pytestmark = pytest.mark.stores
 
 TRIAL = f"{EXPERIMENT}.0"
 
@@ -239,6 +241,25 @@ async def test_text_is_no_pattern(store: SeriesStore) -> None:
     assert await found("X") == ["100 of aXb", "x"]
 
 
+async def test_indexes_hide_no_letter(store: SeriesStore) -> None:
+    """Letters whose lower case is another, several ones or changes at the end of a word."""
+    texts = [
+        "ΛΌΓΟΣ λόγος τέλος",
+        "\u017ftraße STRASSE STRAẞE",
+        "300 \u212a, 5 \u212bngström, \u00b5m",
+        "İstanbul ISPARTA \u0131lgaz",
+        "\u01c5ep \u01c6ep \u01c4ep",
+        "训练完成 ①②③ 損失=½",
+        "ГОТОВО: слой Ёлка ԱՐԵՎ արեւ",
+    ]
+    store.absorb([record(logs([line(text, 7) for text in texts]), 0)])
+    for text in texts:
+        for size in (3, 4, 5, 9):
+            for start in range(len(text) - size + 1):
+                found = await all_lines(store, text=text[start : start + size])
+                assert text in [entry.text for entry in found], text[start : start + size]
+
+
 async def test_a_mark_stands_where_lines_are_missing(store: SeriesStore) -> None:
     """It is a line of its own kind, behind the line before it though both have one time."""
     missing = LogsDropped(
@@ -315,6 +336,36 @@ async def test_deleted_lines_stay_deleted(store: SeriesStore) -> None:
         (TRIAL, 1, 3),
         (f"{EXPERIMENT}.1", 1, 5),
     ]
+
+
+async def test_a_deleted_experiment_leaves_nothing(store: SeriesStore) -> None:
+    """Its metrics and lines go, without a mark; those of other trials stay."""
+    always = 2**53 - 1
+    gone = LogsDeleted(
+        experiment_id=EXPERIMENT, trial_id=TRIAL, before_ms=always, lines=0, size_bytes=0
+    )
+    records = [
+        record(metrics([row(1, loss=0.5)]), 0),
+        record(metrics([row(1, loss=0.25)], trial=1), 1),
+        record(logs([line("mine", 5, level="error")]), 0),
+        record(logs([line("other", 5)], trial=1), 1),
+        record(MetricsDeleted(experiment_id=EXPERIMENT, trial_id=TRIAL), 2),
+        record(gone, 2),
+    ]
+
+    async def left() -> tuple[list[str], list[str]]:
+        curves = await store.overlay(EXPERIMENT, "training", "loss", 10)
+        return sorted(curves), [entry.text for entry in await all_lines(store)]
+
+    wanted = ([f"{EXPERIMENT}.1"], ["other"])
+    for _ in range(2):
+        store.absorb(records)
+        await store.flush()
+        async with asyncio.timeout(30):
+            while True:  # a server before 23.8 deletes in the background
+                if await left() == wanted:
+                    break
+                await asyncio.sleep(0.05)
 
 
 async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 
-from ledger.sealed import seal
+import pytest
+
 from metrics.report import EXPERIMENT, draft, line, logs
 from rung.events import topic
 from rung.events.metric import LogsDeleted
@@ -13,6 +14,9 @@ from rung.ledger.seals.verify import Known, verify
 from rung.metrics import SeriesStore
 from rung.metrics.trimming import expired, remove, trimming
 from rung.runtime.service import serve
+from support.ledger.sealed import seal
+
+pytestmark = pytest.mark.stores
 
 DAY_MS = 86_400_000
 NOW_MS = 1_763_000_000_000

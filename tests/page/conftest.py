@@ -8,19 +8,23 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.scenario import History, drafts
 from page.browser import Browser, browse
 from rung.api import Audit
 from rung.events import Payload
 from rung.gateway.context import Parts
+from rung.gateway.directory.processor import DirectoryProcessor
+from rung.gateway.identity.settings import IdentitySettings
 from rung.gateway.requests.after import HEADER, token_of
 from rung.gateway.service import serve as serve_gateway
+from rung.gateway.settings import Settings as GatewaySettings
 from rung.ledger import MemoryLedger
 from rung.metrics import SeriesStore, Settings
 from rung.metrics import serve as serve_metrics
 from rung.runtime import FactWriter, host
 from rung.searcher.processor import Searcher
+from rung.secrets.master_key import LocalKeys
 from rung.storage import FolderStore
+from support.gateway.scenario import History, drafts
 
 TOKEN = "the-token-of-the-page"  # noqa: S105 - not a secret
 
@@ -33,6 +37,7 @@ class Site:
         self.store = FolderStore(folder / "objects")
         self.series = SeriesStore(folder / "series", ledger_id=self.ledger.id)
         self.port = 0
+        self.identity = IdentitySettings()
         self._writer = FactWriter(self.ledger, source="/rung/test", origin="agent/page/0")
         self._gateway: asyncio.Task[None] | None = None
 
@@ -53,6 +58,8 @@ class Site:
                 listener=listener,
                 token=TOKEN,
                 parts=Parts(self.series, _audit),
+                settings=GatewaySettings(identity=self.identity),
+                secrets_key=LocalKeys(lambda: [b"k" * 32]),
                 started=started.set,
             )
         )
@@ -103,6 +110,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     site = Site(tmp_path)
     services = [
         asyncio.create_task(host(site.ledger, Searcher())),
+        asyncio.create_task(host(site.ledger, DirectoryProcessor())),
         asyncio.create_task(serve_metrics(site.ledger, site.series, Settings(flush_seconds=0.1))),
     ]
     await site.start()

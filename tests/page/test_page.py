@@ -4,20 +4,37 @@ import asyncio
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from gateway.scenario import EXPERIMENT, config, play, submitted
 from page.browser import Browser
 from page.conftest import TOKEN, Site
+from rung.checkpoint_gc.service import components
 from rung.events import Payload, decision, decode, fact, partition_of
 from rung.events.allocation import AgentJoined, DrainRequested, Slot
-from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
+from rung.events.experiment import (
+    DescriptionChanged,
+    ExperimentSubmitted,
+    KillRequested,
+    PauseRequested,
+)
+from rung.events.installation import InstallationUpgraded
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
-from rung.events.trial import TrialExited, TrialPromoted, TrialStarted, TrialValidated
+from rung.events.trial import (
+    MetricValue,
+    TrialExited,
+    TrialKillRequested,
+    TrialPromoted,
+    TrialStarted,
+    TrialValidated,
+)
 from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.after import token_of
 from rung.ledger import Draft
+from rung.runtime.service import serve
+from support.gateway.scenario import EXPERIMENT, History, config, play, submitted
 
 pytestmark = pytest.mark.e2e
 
@@ -60,10 +77,14 @@ def _printed(trial: int, *texts: str, level: str = "info") -> LogsPrinted:
 
 
 async def _requests(site: Site) -> list[type[Payload]]:
-    found: list[type[Payload]] = []
+    return [type(data) for data in await _facts(site)]
+
+
+async def _facts(site: Site) -> list[Payload]:
+    found: list[Payload] = []
     for partition in range(site.ledger.partitions("experiments")):
         records = await site.ledger.read("experiments", partition, 0, 10_000)
-        found += [type(decode(record.value).data) for record in records]
+        found += [decode(record.value).data for record in records]
     return found
 
 
@@ -137,6 +158,33 @@ async def test_a_wrong_token_is_asked_for_again(site: Site, browser: Browser) ->
     browser.complaints.clear()
 
 
+@pytest.mark.parametrize(
+    ("period", "shown"),
+    [
+        (None, "every 1 min 0 s; one holds training for 0.25 s"),
+        ({"batches": 50}, "every 50 batches"),
+        ({"batches": 0}, "no period"),
+    ],
+)
+async def test_a_trial_shows_how_often_it_checkpoints(
+    site: Site, opened: Browser, period: Any, shown: str
+) -> None:
+    """As its experiment file says; without a word there, as its run has chosen."""
+    experiment = submitted()
+    chosen: dict[str, Any] = {"checkpoint_period_s": 60.0, "checkpoint_held_s": 0.25}
+    row = MetricRow(kind="system", step=7, time_ms=7, values=chosen)
+    trial_id = f"{EXPERIMENT}.0"
+    await site.write(
+        structs.replace(experiment, config={**experiment.config, "min_checkpoint_period": period}),
+        _started(0),
+        MetricsReported(experiment_id=EXPERIMENT, trial_id=trial_id, run=1, rows=[row]),
+        *_reported(0, 10),
+    )
+    await opened.click(".list a.name")
+    await opened.click(".trials tbody tr")
+    await opened.says(shown, ".drawer .facts")
+
+
 async def test_a_search_is_shown_from_the_list_to_the_trial(site: Site, opened: Browser) -> None:
     """The list leads to the experiment, its table to a trial, and that says why it is as it is."""
     await site.play(play(1))
@@ -163,6 +211,38 @@ async def test_a_search_is_shown_from_the_list_to_the_trial(site: Site, opened: 
     assert reason
     await opened.press("Escape")
     await opened.until("document.querySelector('.drawer').hidden")
+
+
+async def test_why_trials_errored_is_said_with_a_log(site: Site, opened: Browser) -> None:
+    """The list counts them; the header says the commonest cause, and leads to a trial's log."""
+    search = submitted(name="random", max_trials=5, num_rungs=None)
+    search.config["max_restarts"] = 0
+    history = History()
+    history.write(search)
+    for index, message in enumerate(("OSError: no", "KeyError: 'a'", "KeyError: 'a'")):
+        history.decide()
+        history.write(
+            TrialExited(
+                experiment_id=EXPERIMENT,
+                trial_id=f"{EXPERIMENT}.{index}",
+                run=1,
+                agent_id="a",
+                outcome="failed",
+                exit_code=1,
+                signal=None,
+                message=message,
+            )
+        )
+    history.decide()
+    await site.play(history)
+
+    await opened.says("(3 errored)", ".list")
+    await opened.click(".list a.name")
+    await opened.says("KeyError: 'a'", ".failures li:first-child")
+    assert (await opened.text(".failures li:first-child")).startswith("2 of 5 trials errored: ")
+    assert (await opened.text(".failures")).endswith("OSError: no (log of trial 0)")
+    await opened.click(".failures li:first-child a")
+    await opened.until("location.hash.endsWith('/logs?trial=1')")
 
 
 async def test_a_trial_with_anothers_weights_names_it(site: Site, opened: Browser) -> None:
@@ -266,7 +346,7 @@ async def test_what_an_event_tells_is_asked_for(site: Site, opened: Browser) -> 
     await opened.run(
         "window.asked = []; const fetched = window.fetch;"
         "window.fetch = (url, how) => {"
-        f"  if (url.endsWith('/{EXPERIMENT}')) asked.push(how.headers['Rung-After']);"
+        f"  if (url.endsWith('/{EXPERIMENT}?trials=none')) asked.push(how.headers['Rung-After']);"
         "  return fetched(url, how) }; null"
     )
     partition = partition_of(EXPERIMENT, site.ledger.partitions("experiments"))
@@ -302,7 +382,7 @@ async def test_a_server_that_is_far_behind_is_shown_as_it_is(
 
 
 async def test_buttons_ask_and_do(site: Site, opened: Browser) -> None:
-    """Pausing takes one click; killing asks first, and going back does nothing."""
+    """Pausing takes one click; killing asks first, and going back or elsewhere does nothing."""
     await site.write(submitted())
     await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
     buttons = ".head .buttons button:nth-child"
@@ -314,6 +394,10 @@ async def test_buttons_ask_and_do(site: Site, opened: Browser) -> None:
     await opened.says("Kill digits?", "dialog")
     await opened.click("dialog button:nth-child(1)")
     await opened.until("!document.querySelector('dialog')")
+    await opened.click(f"{buttons}(4)")
+    await opened.says("Kill digits?", "dialog")
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/logs'")
+    await opened.until("!document.querySelector('dialog')")
     assert KillRequested not in await _requests(site)
     await opened.click(f"{buttons}(4)")
     await opened.click("dialog .danger")
@@ -321,6 +405,72 @@ async def test_buttons_ask_and_do(site: Site, opened: Browser) -> None:
     requests = await _requests(site)
     assert PauseRequested in requests
     assert KillRequested in requests
+
+
+async def test_an_experiment_is_deleted(site: Site, opened: Browser) -> None:
+    """Once it has ended, after a question that says what goes; then the page shows it no more."""
+    remove = ".head .buttons button:nth-child(5)"
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.says("active", ".head .badge")
+    assert await opened.run(f"document.querySelector('{remove}').hidden")
+    await site.write(InstallationUpgraded(ledger_id=site.ledger.id, level=2, release="1"))
+    await site.write(KillRequested(experiment_id=EXPERIMENT))
+    for index in range(3):
+        trial_id = f"{EXPERIMENT}.{index}"
+        await site.write(
+            TrialExited(
+                experiment_id=EXPERIMENT,
+                trial_id=trial_id,
+                run=1,
+                agent_id="a",
+                outcome="killed",
+                exit_code=None,
+                signal=9,
+                message="",
+            )
+        )
+    await opened.says("canceled", ".head .badge")
+    collecting = asyncio.create_task(serve(site.ledger, components(site.store)))
+    try:
+        await opened.click(remove)
+        await opened.says("Delete digits?", "dialog")
+        await opened.says("3 trials with all metrics", "dialog")
+        await opened.click("dialog .danger")
+        await opened.says("was deleted at", ".page .empty")
+        assert await opened.run("document.querySelector('.head').hidden")
+        assert all("410" in text for text in opened.complaints), opened.complaints
+        opened.complaints.clear()
+    finally:
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+
+
+async def test_a_trial_is_killed(site: Site, opened: Browser) -> None:
+    """From its panel, after a question; a trial that has ended has no such button."""
+    await site.write(structs.replace(submitted(), level=2))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/search?trial=0'")
+    await opened.says("Trial 0", ".drawer h2")
+    await opened.click(".drawer .danger")
+    await opened.says("Kill trial 0?", "dialog")
+    await opened.click("dialog .danger")
+    await opened.says("kill requested", ".drawer .story")
+    killed = TrialKillRequested(experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.0")
+    assert killed in await _facts(site)
+    await site.write(
+        TrialExited(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.0",
+            run=1,
+            agent_id="a",
+            outcome="killed",
+            exit_code=None,
+            signal=9,
+            message="",
+        )
+    )
+    await opened.says("its user killed it", ".drawer .reason")
+    await opened.until("document.querySelector('.drawer .danger').hidden")
 
 
 async def test_events_say_why_and_are_audited(site: Site, opened: Browser) -> None:
@@ -336,6 +486,14 @@ async def test_events_say_why_and_are_audited(site: Site, opened: Browser) -> No
     )
     await opened.click(".controls > button")
     await opened.says("All 8 decisions are decided the same again", ".verdict")
+
+
+async def test_who_asked_for_what_is_listed(site: Site, opened: Browser) -> None:
+    """A request of the page names its user; what was put on record before names somebody."""
+    await site.play(play(3))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/log'")
+    await opened.says(f"submitted experiment {EXPERIMENT} (digits)", ".acts")
+    await opened.says("somebody", ".acts")
 
 
 async def test_checkpoints_and_the_file_are_shown(site: Site, opened: Browser) -> None:
@@ -391,6 +549,91 @@ async def test_what_users_made_is_text_and_nothing_else(
     await opened.screenshot(tmp_path / "hostile.png")
 
 
+_TYPE = """(() => {{
+    const box = document.querySelector('.headline input[type=search]');
+    box.value = {text};
+    box.dispatchEvent(new Event('input'));
+}})()"""
+
+
+async def test_a_list_is_filtered_by_its_address(
+    site: Site, opened: Browser, tmp_path: Path
+) -> None:
+    """What is typed stands in the address, which selects the same; a wrong term says what is."""
+    for number, name in enumerate(("alpha", "beta")):
+        fields = {**config(), "name": name, "hyperparameters": {"lr": number}}
+        await site.write(
+            ExperimentSubmitted(
+                experiment_id=f"{name}000", config=fields, source="", code_digest=None
+            )
+        )
+    rows = "[...document.querySelectorAll('.list a.name')].map(e => e.textContent).join()"
+    await opened.until(f"{rows}.length > 8")
+    await opened.run(_TYPE.format(text="'hp.lr>0.5 -label:none'"))
+    await opened.until(f"{rows} === 'beta'")
+    assert await opened.run("location.hash") == "#/?filter=hp.lr%3E0.5+-label%3Anone"
+    await opened.run("location.hash = '#/?filter=alpha'")
+    await opened.until(f"{rows} === 'alpha'")
+    await opened.run(_TYPE.format(text="'lable:none'"))
+    await opened.says("did you mean label?", ".page .problem")
+    await opened.screenshot(tmp_path / "filter.png")
+    await opened.run(_TYPE.format(text="''"))
+    await opened.until(f"{rows}.length > 8 && document.querySelector('.page .problem').hidden")
+    assert all("400" in text for text in opened.complaints), opened.complaints
+    opened.complaints.clear()
+
+
+async def test_chosen_experiments_are_changed_together(
+    site: Site, opened: Browser, tmp_path: Path
+) -> None:
+    """After a question where there are several; what is refused is told, and stays chosen."""
+    names = ("alpha", "beta", "gamma")
+    for name in names:
+        fields = {**config(), "name": name}
+        await site.write(
+            ExperimentSubmitted(
+                experiment_id=f"{name}000", config=fields, source="", code_digest=None
+            )
+        )
+    rows = "[...document.querySelectorAll('.list a.name')].map(e => e.textContent).sort().join()"
+    await opened.until(f"{rows} === 'alpha,beta,gamma'")
+    bar = "document.querySelector('.bulk')"
+    assert await opened.run(f"{bar}.hidden")
+    await opened.click("[aria-label='Choose alpha']")
+    await opened.click("[aria-label='Choose beta']")
+    assert await opened.run("location.hash") in {"", "#/"}, "a checkbox opens nothing"
+    await opened.says("2 experiments chosen", ".bulk")
+    await opened.click("[aria-label='Label to add']")
+    await opened.type("keep")
+    await opened.screenshot(tmp_path / "bulk.png")
+    await opened.click(".bulk button:nth-of-type(4)")
+    await opened.says("2 experiments will be labelled", "dialog")
+    await opened.click("dialog .danger")
+    await opened.until("document.querySelectorAll('.list .labels').length === 3")
+    labels = "[...document.querySelectorAll('.list .label')].filter(e => e.innerText === 'keep')"
+    await opened.until(f"{labels}.length === 2")
+    await opened.until(f"{bar}.hidden")
+
+    await opened.click("[aria-label='Choose gamma']")
+    await opened.click(".bulk .danger")
+    await opened.says("Delete: 1 experiment?", "dialog")
+    await opened.click("dialog .danger")
+    await opened.says("experiment gamma000 has not ended (active)", "#toasts")
+    await opened.says("1 experiment chosen", ".bulk")
+    await opened.click("[aria-label='Choose all that are shown']")
+    await opened.says("3 experiments chosen", ".bulk")
+    await opened.click(".bulk button:nth-of-type(2)")
+    await opened.says("3 experiments will be archived", "dialog")
+    await opened.click("dialog button:nth-child(1)")
+    await opened.until("!document.querySelector('dialog')")
+    await opened.click(".bulk button:nth-of-type(2)")
+    await opened.click("dialog .danger")
+    await opened.until(f"{rows} === '' && {bar}.hidden")
+    facts = [it for it in await _facts(site) if isinstance(it, DescriptionChanged)]
+    assert sorted(it.experiment_id for it in facts if it.archived) == [f"{it}000" for it in names]
+    assert sorted(it.experiment_id for it in facts if it.add_labels) == ["alpha000", "beta000"]
+
+
 async def test_what_cannot_be_seen_is_shown(site: Site, opened: Browser) -> None:
     """Bidirectional marks, controls and what has no width do not make a name look like another."""
     name = "\u202egnp.exe\u2066x\u200b\x9b2J\x07 \U000e0041"
@@ -401,7 +644,7 @@ async def test_what_cannot_be_seen_is_shown(site: Site, opened: Browser) -> None
         _printed(0, name),
     )
     await opened.says(shown, ".list")
-    assert await opened.run("document.querySelector('.list .label').textContent") == shown
+    assert await opened.run("document.querySelector('.list span.label').textContent") == shown
     await opened.click(".list a.name")
     await opened.says(shown, ".head h1")
     assert (await opened.run("document.title")).startswith(shown)
@@ -450,3 +693,137 @@ async def test_an_experiment_with_a_name_of_the_language_is_not_found(opened: Br
     await opened.says("__proto__", ".page .empty")
     assert all("404" in text for text in opened.complaints), opened.complaints
     opened.complaints.clear()
+
+
+async def test_numbers_with_units(opened: Browser) -> None:
+    """Sizes below the next unit are whole numbers; one of a unit is in the singular."""
+    shown = await opened.run(
+        "import('/format.js').then(({ bytes, lasting }) => ["
+        "bytes(0), bytes(1023), bytes(1024), bytes(1020 * 1024), bytes(1023.9 * 1024),"
+        "bytes(12.34 * 1024 ** 3), lasting(1, 'batches'), lasting(2, 'batches'),"
+        "lasting(1, 'epochs'), lasting(0.5, 'epochs')])"
+    )
+    sizes = ["0 B", "1,023 B", "1.00 KiB", "1,020 KiB", "1.00 MiB", "12.3 GiB"]
+    assert shown == [*sizes, "1 batch", "2 batches", "1 epoch", "0.5 epochs"]
+    story = await opened.run(
+        "import('/events.js').then(({ entryOf }) => entryOf({ type: 'rung.run.requested.v1', data:"
+        " { trial_id: 'a.0', spec: { trial_id: 'a.0', run: 1, length: 1, time_metric: 'epochs' },"
+        " reason: 'first run' } }).text)"
+    )
+    assert story == "Trial 0: run 1 wanted, to 1 epoch: first run"
+
+
+async def test_the_address_names_the_open_trial(site: Site, opened: Browser) -> None:
+    """After each click, after Esc, and back from another tab; the way back closes it."""
+    await site.play(play(1))
+    start = f"#/x/{EXPERIMENT}"
+    await opened.run(f"location.hash = '{start}'")
+    rows = ".trials tbody tr"
+    await opened.until(f"document.querySelectorAll('{rows}').length > 3")
+    for place in (1, 3):
+        await opened.click(f"{rows}:nth-child({place}) button")
+        index = await opened.text(f"{rows}:nth-child({place}) button")
+        await opened.says(f"Trial {index}", ".drawer h2")
+        assert await opened.run("location.hash") == f"{start}/search?trial={index}"
+        await opened.click(".tabs [data-tab=logs]")
+        await opened.click(".tabs [data-tab=search]")
+        await opened.says(f"Trial {index}", ".drawer h2")
+        await opened.run("document.querySelector('.drawer h2').focus()")
+        await opened.press("Escape")
+        await opened.until("document.querySelector('.drawer').hidden")
+        assert await opened.run("location.hash") == f"{start}/search"
+
+    await opened.run(f"location.hash = '{start}/search?trial=2'")
+    await opened.says("Trial 2", ".drawer h2")
+    await opened.run("history.back()")
+    await opened.until("document.querySelector('.drawer').hidden")
+    await opened.run(f"location.hash = '{start}/search?trial=4711'")
+    await opened.says("There is no trial 4711 so far", "#toasts")
+    assert await opened.run("location.hash") == f"{start}/search"
+
+
+async def test_an_unknown_experiment(opened: Browser) -> None:
+    """The page says that there is none, and shows neither charts nor tabs."""
+    await opened.run("location.hash = '#/x/zzzzzzzz'")
+    await opened.says("zzzzzzzz", ".page .empty")
+    assert not await opened.run(
+        "['.chart', '.tabs', '.head'].some((it) => document.querySelector(it)?.checkVisibility())"
+    )
+    await opened.run("location.hash = '#/'")
+    await opened.says("Experiments", "h1")
+    refused = [text for text in opened.complaints if "404" in text]
+    assert refused == opened.complaints
+    opened.complaints.clear()
+
+
+async def test_metrics_of_the_machine_lie_on_an_axis_of_time(site: Site, opened: Browser) -> None:
+    """From the first report on, in a unit that fits; not against seconds since 1970."""
+    await site.write(submitted())
+    trial_id = f"{EXPERIMENT}.0"
+    begun_ms = 1_767_225_600_000
+
+    def reported(minutes: float) -> MetricsReported:
+        time_ms = begun_ms + round(minutes * 60_000)
+        values: dict[str, MetricValue] = {"cpu_percent": 10 * minutes}
+        row = MetricRow(kind="system", step=time_ms // 1000, time_ms=time_ms, values=values)
+        return MetricsReported(experiment_id=EXPERIMENT, trial_id=trial_id, run=1, rows=[row])
+
+    await opened.run(
+        "window.drawn = [];"
+        "const paint = CanvasRenderingContext2D.prototype.fillText;"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...where) {"
+        " window.drawn.push(text); return paint.call(this, text, ...where) }"
+    )
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await site.write(*_reported(0, 10), *(reported(minutes) for minutes in (0, 2, 4)))
+    await opened.until("document.querySelector('select').innerText.includes('cpu_percent')")
+    await opened.run(
+        "(() => { const choice = document.querySelector('select'); window.drawn = [];"
+        "choice.value = [...choice.options].find((it) => it.text.includes('cpu_percent')).value;"
+        "choice.dispatchEvent(new Event('change')) })()"
+    )
+    await opened.until("window.drawn.includes('min')")
+    await opened.run("window.drawn = []")
+    await site.write(reported(12))
+    await opened.until("window.drawn.includes('10')")
+    shown = await opened.run("window.drawn")
+    assert {"0", "2", "4", "6", "8", "10", "min"} <= set(shown)
+    assert not any(text.endswith("e9") for text in shown)
+
+
+COUNT_STROKES = """
+window.strokes = 0; window.worst = 0; window.total = 0;
+const stroke = CanvasRenderingContext2D.prototype.stroke;
+CanvasRenderingContext2D.prototype.stroke = function (...more) {
+    window.strokes += 1; window.total += 1;
+    return stroke.apply(this, more);
+};
+(function frame() {
+    window.worst = Math.max(window.worst, window.strokes); window.strokes = 0;
+    requestAnimationFrame(frame);
+})();
+"""
+
+
+async def test_a_search_of_thousands_of_trials_does_not_freeze_the_page(
+    site: Site, opened: Browser
+) -> None:
+    """A frame draws some lines, all together the best and some of the others, as is said."""
+    trials = 2_500
+    history = History()
+    search = submitted(name="random", max_trials=trials, max_concurrent_trials=trials)
+    history.write(search, origin="client/first")
+    history.decide()
+    for trial in range(trials):
+        for data in _reported(trial, 10, value=1.0 + trial):
+            history.write(data)
+    await opened.run(COUNT_STROKES)
+    await site.play(history)
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.says("lines of 2,000 of 2,500 trials, the best among them")
+    await opened.until("window.total >= 2000 && document.querySelector('canvas.layer')")
+    before = await opened.run("window.total")
+    await site.write(*_reported(0, 20, value=0.5))
+    await opened.says("0.5", "table.trials tbody tr")
+    await opened.until(f"window.total >= {before} + 2000")
+    assert await opened.run("window.worst") < 400

@@ -4,10 +4,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from ledger.events import populate
 from rung.ledger import SqliteLedger
 from rung.ledger.seals import SealKey
 from rung.runtime.sealing.sealer import Sealer, SealSettings, sealing
+from support.ledger.events import populate
 
 
 async def main(folder: Path) -> None:

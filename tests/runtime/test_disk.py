@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rung.events.errors import ObjectError
 from rung.runtime.health.disk import FAULTS, Disk, reserve_of, tells_of_fault, words_of
 from rung.storage import FolderStore
-from small_disk import fill, small_disk
+from support.small_disk import fill, small_disk
 
 
 @given(st.integers(0, 2**50), st.integers(0, 2**50))

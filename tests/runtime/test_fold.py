@@ -1,12 +1,14 @@
 """Merging facts with recorded decisions: live, at recovery and in an audit alike."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rung.events import Event, encode, fact
-from rung.events.experiment import ExperimentEnded
+from rung.events import Event, Payload, encode, fact
+from rung.events.experiment import ExperimentEnded, ExperimentResumed, ResumeRequested
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Rejected
 from rung.runtime.processor.fold import Image, KeyFold
@@ -200,6 +202,59 @@ def test_a_key_may_end_with_a_fact_of_which_nothing_is_decided() -> None:
 
     assert decisions == []
     assert fold.known("a") == KeyFold(None)
+
+
+class _Reopened(Tally):
+    """A tally that decides a resumption also after the end."""
+
+    reopened_by = ResumeRequested
+
+    def reopened(self, key: str) -> Count:
+        """Return a count that has ended."""
+        assert key == "a"
+        return Count(pauses=self.last)
+
+    def decide(self, state: Count, fact: Any) -> list[Payload]:
+        """Answer a resumption with one event."""
+        if isinstance(fact, ResumeRequested):
+            return [ExperimentResumed(experiment_id="a")]
+        return super().decide(state, fact)
+
+
+def test_some_facts_reopen_a_key_that_ended() -> None:
+    """They are decided, each once; it has ended again then, and others still change nothing."""
+    facts = [pause(1), resume(2), pause(3), resume(4)]
+    fold, decisions = _live(facts, _Reopened(last=1))
+
+    assert [event.causeposition for event in decisions] == [0, 0, 1, 3]
+    assert fold.known("a") == KeyFold(None, cause=(3, 0))
+    again = PartitionFold(_Reopened(last=1))
+    again.record(_records([*decisions, *decisions]))
+    assert [event for record in _records(facts) for event in again.fold(record).new] == []
+    assert (again.settled, again.known("a")) == (True, KeyFold(None, cause=(3, 0)))
+
+
+def test_a_key_that_ended_in_silence_reopens_at_recovery_as_it_did_live() -> None:
+    """Its marks went with its state, so a repetition is decided again, also in a later fold."""
+    facts = [resume(1), pause(2), resume(1)]
+    fold, decisions = _live(facts, _Reopened(0, last=1))
+
+    assert [event.causeposition for event in decisions] == [0, 2]
+    again = PartitionFold(_Reopened(0, last=1))
+    again.record(_records(decisions))
+    assert [event for record in _records(facts) for event in again.fold(record).new] == []
+    assert (again.settled, again.known("a")) == (True, fold.known("a"))
+
+
+def test_a_release_that_does_not_reopen_takes_what_is_on_record() -> None:
+    """Decisions of a newer one on a key that has ended for it move the last cause, and no more."""
+    facts = [pause(1), resume(2), resume(3)]
+    _, decisions = _live(facts, _Reopened(last=1))
+
+    fold = PartitionFold(Tally(last=1))
+    fold.record(_records(decisions))
+    assert [event for record in _records(facts) for event in fold.fold(record).new] == []
+    assert (fold.settled, fold.known("a")) == (True, KeyFold(None, cause=(2, 0)))
 
 
 def test_what_a_processor_decided_is_no_fact_to_it() -> None:

@@ -9,10 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from msgspec import structs
 
-from ledger.archive.history import simulated
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.operations.components import CONSUMERS, audit_all
-from rung.cli.operations.ledger.handover import hand_over
+from rung.cli.operations.ledger.import_recovery import hand_over
 from rung.events import decode, fact, partition_of, topic
 from rung.events.deadletter import MessageDropped
 from rung.ledger import Draft, Ledger, MemoryLedger
@@ -26,6 +25,7 @@ from rung.searcher.service import components as searcher
 from rung.sim.scenario import EXPERIMENT
 from rung.storage import FolderStore
 from runtime.tally import Tally, kill, pause
+from support.ledger.history import simulated
 
 AT = "2026-01-01T00:00:00.000Z"
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rung.cli.operations.components import PROCESSORS
-from rung.events import Event, LedgerError, Payload, decode, fact
+from rung.events import Event, LedgerError, Payload, changes, decode, fact, topic
+from rung.events.directory import ADMIN, ChangeRequested
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportStarted
@@ -19,8 +20,8 @@ from rung.runtime.levels import InstallationLevel, raise_level
 from rung.runtime.metrics.catalog import KEYS_LEFT_ALONE
 from rung.runtime.processor.loop import recover
 from runtime.tally import Count, Handles, Tally, kill, pause
-from searcher.scenario import config
-from searcher.scenario import submitted as search_submitted
+from support.searcher.scenario import config
+from support.searcher.scenario import submitted as search_submitted
 
 Everything = Handles | ExperimentSubmitted
 
@@ -72,9 +73,9 @@ async def append(ledger: Noting, *events: Event) -> None:
     await ledger.append([Draft.of(e) for e in events])
 
 
-async def decided(ledger: Noting, topic: str = "searches") -> list[Event]:
+async def decided(ledger: Noting, name: str = topic.SEARCHES) -> list[Event]:
     """Return what is on a topic."""
-    return [decode(record.value) for record in await ledger.read(topic, 0, 0, 10_000)]
+    return [decode(record.value) for record in await ledger.read(name, 0, 0, 10_000)]
 
 
 @contextlib.asynccontextmanager
@@ -223,9 +224,14 @@ def test_a_state_has_the_level_of_its_key(processor: Processor[Any]) -> None:
     """From the fact on that raises it, whichever that is; and all know this release's level."""
     state = processor.initial("k")
     assert (state.level, processor.level) == (1, LEVEL)
-    raised = PoolUpgraded(pool="k", level=2)
-    submitted = search_submitted(config("single"), level=2)
-    processor.evolve(state, raised if processor.facts == "pools" else submitted)
+    raised: dict[str, Payload] = {
+        topic.EXPERIMENTS: search_submitted(config("single"), level=2),
+        topic.POOLS: PoolUpgraded(pool="k", level=2),
+        topic.REQUESTS: ChangeRequested(
+            request_id="r1", by=ADMIN, at_ms=0, change=changes.RemoveGroup(group_id="g"), level=2
+        ),
+    }
+    processor.evolve(state, raised[processor.facts])
     assert state.level == 2
 
 

@@ -478,3 +478,46 @@ async def test_what_is_asked_of_a_relay_that_does_not_run_is_done_when_it_does()
 
 def _break(event: KillRequested) -> list[Payload]:
     raise ValueError(event.experiment_id)
+
+
+class Noting(MemoryLedger):
+    """Notes how many drafts each append has; the append of a chosen number fails."""
+
+    def __init__(self, failing: int = 0) -> None:
+        super().__init__(partitions=1)
+        self.sizes: list[int] = []
+        self.failing = failing
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append, or fail."""
+        self.sizes.append(len(drafts))
+        if len(self.sizes) == self.failing:
+            raise LedgerUnavailable("away")
+        return await super().append(drafts)
+
+
+async def test_decisions_are_appended_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No append is larger than a piece, however many decisions follow; none is missing."""
+    monkeypatch.setattr("rung.runtime.processor.loop.APPEND_MAX", 3)
+    ledger = Noting()
+    await _append(ledger, *map(pause, range(1, 6)))
+    async with _running(host(ledger, Tally())):
+        decided = await _until(ledger, "searches", 10)
+
+    assert ledger.sizes == [5, 3, 3, 3, 1]
+    causes = [(event.causeposition, event.causeindex) for event in decided]
+    assert causes == [(position, index) for position in range(5) for index in range(2)]
+
+
+async def test_a_crash_between_two_pieces_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start appends what is missing, also of a fact of which one part is on record."""
+    monkeypatch.setattr("rung.runtime.processor.loop.APPEND_MAX", 3)
+    ledger = Noting(failing=3)
+    await _append(ledger, *map(pause, range(1, 6)))
+    async with _running(host(ledger, Tally())):
+        decided = await _until(ledger, "searches", 10)
+
+    assert ledger.sizes == [5, 3, 3, 3, 3, 1]
+    causes = [(event.causeposition, event.causeindex) for event in decided]
+    assert causes == [(position, index) for position in range(5) for index in range(2)]
+    assert (await audit(ledger, Tally())).same

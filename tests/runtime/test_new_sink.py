@@ -139,7 +139,7 @@ def test_the_other_compositions_read_the_same_table(tmp_path: Path, receiver: _R
     code = """
 from rung.cli.operations.components import CONSUMERS, READERS
 from rung.cli.operations.cluster.replicas import SHARED
-from rung.cli.operations.cluster.access import COMPONENTS
+from rung.cli.operations.cluster.acls import COMPONENTS
 assert ("webhook", "searches") in CONSUMERS
 assert READERS["webhook", "searches"] == "sink"
 assert "webhook" in SHARED

@@ -29,7 +29,7 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import PauseRequested, ResumeRequested
-from rung.ledger import Draft, MemoryLedger
+from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.projection import Projection, Projections
 from rung.runtime.projection.store import StoreDamaged, prepare
 
@@ -50,6 +50,14 @@ class Pauses(Projection):
         db.execute("INSERT INTO pauses (id) VALUES (?)", (key,))
         if key == "broken":
             raise ValueError("what it wrote is undone")
+
+
+class Requests(Pauses):
+    """Who was paused, and which messages were to be retried, which have keys of their own."""
+
+    name = "requests"
+    handles = PauseRequested | MessageRetryRequested
+    streams = (topic.DEADLETTER,)
 
 
 def _draft(key: str, sequence: int, kind: type[PauseRequested | ResumeRequested]) -> Draft:
@@ -130,6 +138,55 @@ async def test_restart_goes_on_from_the_file(ledger: MemoryLedger, tmp_path: Pat
     db.close()
     async with _running(ledger, tmp_path) as running:
         assert await _found(running, ledger) == ["a", "b", "kept", "c"]
+
+
+class _Busy(MemoryLedger):
+    """Others append to it whenever it is read."""
+
+    async def read(self, name: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return records, after which there is one more."""
+        found = await super().read(name, partition, position, limit)
+        await asyncio.sleep(0)
+        await _pause(self, "more", first=1 + await self.end(topic.EXPERIMENTS, 0))
+        return found
+
+
+async def test_a_start_ends_although_events_come_all_the_time() -> None:
+    """What the ledger held at the start is folded; the rest never ends."""
+    ledger = _Busy(partitions=1)
+    await _pause(ledger, "a", "b")
+    async with asyncio.timeout(20), _running(ledger) as running:
+        assert running.behind() is None
+        assert (await running.stores["pauses"].read(_names))[:2] == ["a", "b"]
+
+
+class _Counted(MemoryLedger):
+    """Counts how often it is read."""
+
+    reads = 0
+
+    async def read(self, name: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return records."""
+        self.reads += 1
+        return await super().read(name, partition, position, limit)
+
+
+async def test_records_are_looked_for_where_there_are_some() -> None:
+    """One read for a record, however many topics a projection has, and none where nothing came."""
+    ledger = _Counted(partitions=4)
+    async with _running(ledger, projection=Requests()) as running:
+        await _pause(ledger, "first")
+        positions = {
+            (topic.EXPERIMENTS, n): await ledger.end(topic.EXPERIMENTS, n) - 1 for n in range(4)
+        }
+        assert await running.reached(positions, wait_s=20)
+        before = ledger.reads
+        for number in range(10):
+            place = (topic.EXPERIMENTS, partition_of("a", 4))
+            await _pause(ledger, "a", first=10 + number)
+            reached = {place: await ledger.end(*place) - 1}
+            assert await running.reached(reached, wait_s=20)
+        assert ledger.reads - before <= 10
 
 
 class _Newer(Pauses):
@@ -548,3 +605,35 @@ async def test_what_a_later_release_folds_is_settled(ledger: MemoryLedger, tmp_p
         letters = await _answered(ledger, 4)
         assert await _found(running, ledger) == ["a", "broken", "poison", "b"]
     assert [it.key for it in letters if isinstance(it, MessageTaken)] == ["broken", "poison"]
+
+
+async def test_further_topics_are_folded_by_themselves(tmp_path: Path) -> None:
+    """All of them, in the order of each, also what comes later and behind a restart."""
+    ledger = MemoryLedger(partitions=2)
+
+    async def retry(number: int) -> None:
+        data = MessageRetryRequested(
+            topic="experiments", partition=0, position=number, key="k", reader="r"
+        )
+        event = fact(data, source="/rung/test", origin="test", sequence=number, time="t")
+        await ledger.append([Draft.of(event)])
+
+    async def folded(running: Projections) -> list[str]:
+        places = {
+            (name, partition): await ledger.end(name, partition) - 1
+            for name in (topic.EXPERIMENTS, topic.DEADLETTER)
+            for partition in range(2)
+        }
+        assert await running.reached(places, wait_s=20)
+        return sorted(await running.stores["requests"].read(_names))
+
+    await _pause(ledger, "a", "b")
+    await retry(1)
+    async with _running(ledger, tmp_path, Requests()) as running:
+        assert await folded(running) == ["a", "b", "experiments"]
+        await retry(2)
+        assert await folded(running) == ["a", "b", "experiments", "experiments"]
+    await retry(3)
+    await _pause(ledger, "c", first=3)
+    async with _running(ledger, tmp_path, Requests()) as running:
+        assert await folded(running) == ["a", "b", "c", *["experiments"] * 3]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ledger.events import populate
-from ledger.sealed import example
 from rung.events import partition_of, topic
 from rung.ledger import MemoryLedger, Record, SqliteLedger
 from rung.ledger.seals import FILE, SealKey, decode_heads, read_heads
 from rung.ledger.seals.verify import Known, verify
 from rung.runtime.sealing.anchor import Anchor, read_anchor
 from rung.runtime.sealing.sealer import Sealer, SealSettings, sealing
+from support.ledger.events import populate
+from support.ledger.sealed import example
 
 KEY = SealKey.generate()
 TESTS = Path(__file__).parents[1]

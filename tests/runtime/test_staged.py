@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import read_all, take
 from rung.events import LedgerUnavailable, decode
 from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused, PauseRequested
@@ -23,6 +22,7 @@ from rung.runtime.processor.loop import _Hosted
 from rung.runtime.relay import _Relaying
 from runtime.staged_process import LOSSES
 from runtime.tally import Tally, pause
+from support.ledger.conformance import read_all, take
 
 pytestmark = pytest.mark.ledger
 

@@ -9,10 +9,10 @@ import pytest
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.runtime import audit
 from rung.runtime.levels import raise_level
-from rung.searcher.processor import Searcher
-from runtime.releases import (
+from support.runtime.releases import (
     Load,
     NextSearcher,
+    OldSearcher,
     Replica,
     assert_clean,
     assert_of_one_level,
@@ -98,7 +98,7 @@ async def test_a_replica_of_the_old_release_that_comes_back(ledger: Ledger) -> N
     await within(load.trials.ended(*known))
     await old.end()
     assert load.trials.open >= unknown
-    verdict = await audit(ledger, Searcher())
+    verdict = await audit(ledger, OldSearcher())
     assert verdict.differences == []
     assert len(verdict.unreadable) == 9
     assert (

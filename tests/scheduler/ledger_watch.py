@@ -5,7 +5,7 @@ import asyncio
 from rung.events import Event, Payload, decode, partition_of
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
-from scheduler.scenario import POOL
+from support.scheduler.scenario import POOL
 
 
 class ManualClock:

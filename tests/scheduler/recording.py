@@ -13,8 +13,8 @@ from typing import Final
 
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.events.installation import LEVEL, PoolUpgraded
-from runtime.decided import as_read
-from scheduler.scenario import (
+from support.runtime.decided import as_read
+from support.scheduler.scenario import (
     POOL,
     Pool,
     drain,
@@ -23,6 +23,7 @@ from scheduler.scenario import (
     move,
     released,
     requested,
+    resources,
     resumed,
     suspended,
     withdrawn,
@@ -56,7 +57,9 @@ class Life:
         for _ in range(FACTS):
             running = list(self.pool.state.allocations)
             draw = self._random.random()
-            if draw < 0.5 or not running:
+            if self._level > 2 and self._random.random() < 0.1:
+                yield self._resources()
+            elif draw < 0.5 or not running:
                 yield self._request()
             elif draw < 0.93:
                 yield self._of_allocation(self._random.choice(running), draw)
@@ -74,6 +77,14 @@ class Life:
             self._random.choice([0, 1, 1, 1, 2, 4, 8]),
             self._random.choice([1, 20, 42, 42, 42, 60, 99]),
             self._random.choice([None, None, 8, 4]),
+        )
+
+    def _resources(self) -> Payload:
+        return resources(
+            self._random.choice("abcd"),
+            self._random.choice([1, 20, 42, 60, 99]),
+            self._random.choice([None, 8, 4, 2]),
+            self._random.choice([1.0, 1.0, 3.0]),
         )
 
     def _of_allocation(self, name: str, draw: float) -> Payload:

@@ -1,5 +1,7 @@
 """The scheduler's rules a second time, as plainly as they can be written and as slowly."""
 
+from msgspec import structs
+
 from rung.events import Payload
 from rung.events.allocation import (
     AgentJoined,
@@ -11,6 +13,7 @@ from rung.events.allocation import (
     DrainRequested,
     MoveRequested,
 )
+from rung.events.experiment import ResourcesChanged
 from rung.events.trial import RunRequested, RunWithdrawn
 
 
@@ -71,9 +74,12 @@ class Reference:
                 if fact.failed:
                     why = " (machine)" if fact.machine else ""
                     said += [f"{each}{why}" for each in self._stop(fact.allocation_id, "kill")]
+            case ResourcesChanged():
+                self._set_resources(fact)
             case _:
                 pass
-        asked = self._move(fact) if isinstance(fact, MoveRequested) else []
+        asked = self._above_limit(fact) if isinstance(fact, ResourcesChanged) else []
+        asked += self._move(fact) if isinstance(fact, MoveRequested) else []
         if isinstance(fact, DrainRequested) and self._is_current(fact.agent_id, fact.incarnation):
             names = [name for name, agent in self.parts if agent == fact.agent_id]
             asked = [n for n in names if self._stays(n) and n not in self.withdrawn]
@@ -162,6 +168,37 @@ class Reference:
         if fact.to is not None:
             self.claims[fact.trial_id] = (None, [], fact.to)
         return []
+
+    def _set_resources(self, fact: ResourcesChanged) -> None:
+        def changed(request: RunRequested) -> RunRequested:
+            if request.experiment_id != fact.experiment_id:
+                return request
+            return structs.replace(request, priority=fact.priority, max_slots=fact.max_slots)
+
+        self.waiting = [changed(request) for request in self.waiting]
+        self.running = {name: changed(request) for name, request in self.running.items()}
+
+    def _above_limit(self, fact: ResourcesChanged) -> list[str]:
+        """Return the fewest of the newest that must go for the others to be within the limit."""
+        own = [
+            name
+            for name, request in self.running.items()
+            if request.experiment_id == fact.experiment_id and request.slots and self._stays(name)
+        ]
+        own.sort(key=lambda name: self._order(self.running[name]), reverse=True)
+        limit = fact.max_slots
+        gone: list[str] = []
+        for name in own:
+            if limit is not None and self._sum(own) - self._sum(gone) > limit:
+                gone.append(name)
+        for name in gone[::-1]:
+            without = [each for each in gone if each != name]
+            if limit is not None and self._sum(own) - self._sum(without) <= limit:
+                gone = without
+        return gone
+
+    def _sum(self, names: list[str]) -> int:
+        return sum(self.running[name].slots for name in names)
 
     def _signal(self, name: str) -> None:
         self.signaled[name] = "preempt"

@@ -1,6 +1,6 @@
 """The same facts give the same decisions in any process."""
 
-from runtime.hashing import digest_of
+from support.runtime.hashing import digest_of
 
 
 def test_decisions_do_not_depend_on_hashing() -> None:

@@ -12,7 +12,7 @@ from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter
 from rung.scheduler.failure_detector import TICKS_PER_TIMEOUT, FailureDetector
 from scheduler.ledger_watch import ManualClock, all_of
-from scheduler.scenario import POOL, Pool, joined, left, lost
+from support.scheduler.scenario import POOL, Pool, joined, left, lost
 
 _TIMEOUT = 30.0
 _TICK = _TIMEOUT / TICKS_PER_TIMEOUT

@@ -4,7 +4,7 @@ import msgspec
 
 from rung.events.allocation import JoinRefused
 from rung.scheduler.state import State
-from scheduler.scenario import Pool, joined, left, lost, requested, resumed, suspended
+from support.scheduler.scenario import Pool, joined, left, lost, requested, resumed, suspended
 
 
 def test_two_agents_of_one_id() -> None:

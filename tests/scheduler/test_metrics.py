@@ -11,7 +11,7 @@ from rung.runtime.service import serve
 from rung.scheduler import Scheduler
 from rung.scheduler.metrics import PoolGauge
 from rung.scheduler.service import components
-from scheduler.scenario import joined, released, requested
+from support.scheduler.scenario import joined, released, requested
 
 _Told = dict[tuple[str, ...], float]
 

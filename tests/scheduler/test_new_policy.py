@@ -25,7 +25,7 @@ from rung.sim import Scenario, run
 from rung.sim.workload import STORM, expanded
 from scheduler.fair_share import FairShare
 from scheduler.ledger_watch import next_of, writer
-from scheduler.scenario import POOL, Pool, joined, left, released, requested
+from support.scheduler.scenario import POOL, Pool, joined, left, released, requested
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +134,8 @@ async def test_audits_are_exact_across_a_switch() -> None:
 def test_the_simulator_runs_it() -> None:
     """Two owners' searches end, one having made room for the other; every decision audits."""
     scenario = Scenario(config=expanded("random"), agents=(2, 1), owners=("ada", "bob"))
-    strict = run(scenario, 1)
-    shared = run(msgspec.structs.replace(scenario, policy="fair_share"), 1)
+    strict = run(scenario, 2)
+    shared = run(msgspec.structs.replace(scenario, policy="fair_share"), 2)
 
     assert (shared.state, strict.state) == ("completed", "completed")
     assert (shared.preempted > 0, strict.preempted) == (True, 0)

@@ -4,7 +4,7 @@ import pytest
 
 from rung.scheduler.policies.planning import AT_ONCE_MAX
 from rung.scheduler.processor import CLAIMS_MAX
-from scheduler.scenario import (
+from support.scheduler.scenario import (
     Pool,
     drain,
     joined,

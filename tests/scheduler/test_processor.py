@@ -14,7 +14,7 @@ from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
-from scheduler.scenario import (
+from support.scheduler.scenario import (
     POOL,
     Pool,
     brief,
@@ -41,6 +41,11 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         [joined("a", 1), requested("e.0.1"), requested("e.1.1"), requested("e.2.1")],
         released("e.0.1", "a"),
         ["granted e.1.1: a[0]"],
+    ),
+    "agents learn that the search stopped the trial": (
+        [joined("a", 1), requested("e.0.1")],
+        withdrawn("e.0.1", final=True),
+        ["signaled e.0.1 preempt: a (final)"],
     ),
     "a lower number is more important, whatever came first": (
         [requested("e.0.1", priority=42), requested("f.0.1", priority=1)],
@@ -410,7 +415,7 @@ def test_events_of_other_topics_change_nothing() -> None:
 
     assert pool.tell(*others) == []
     assert pool.state.room.agents.keys() == {"a"}
-    assert len(others) + 18 == len(get_args(Payload))
+    assert len(others) + 19 == len(get_args(Payload))
 
 
 def test_a_pool_s_level_is_raised_and_never_lowered() -> None:

@@ -14,10 +14,12 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
 )
+from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import RunRequested
 from rung.scheduler.state import State
 from scheduler.reference import Reference
-from scheduler.scenario import (
+from support.scheduler.scenario import (
+    POOL,
     Pool,
     brief,
     drain,
@@ -27,6 +29,7 @@ from scheduler.scenario import (
     move,
     released,
     requested,
+    resources,
     resumed,
     suspended,
     withdrawn,
@@ -94,6 +97,7 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 4), size=st.integers(1, 4))
     def open(self, count: int, size: int) -> None:
         """The pool begins with equal agents."""
+        self.tell(PoolUpgraded(pool=POOL, level=LEVEL))
         for agent in "abcd"[:count]:
             self.tell(joined(agent, size))
 
@@ -165,6 +169,21 @@ class PoolMachine(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject, how: Literal["preempt", "kill"]) -> None:
         """Any allocation that ever was is withdrawn."""
         self.tell(withdrawn(data.draw(st.sampled_from(list(self.named))), how))
+
+    @rule(
+        experiment=_EXPERIMENTS,
+        priority=_PRIORITIES,
+        max_slots=st.sampled_from([None, None, 1, 2, 3, 4, 8]),
+    )
+    def change_resources(self, experiment: str, priority: int, max_slots: int | None) -> None:
+        """An experiment is to have another priority or limit."""
+        self.tell(resources(experiment, priority, max_slots))
+        held = sum(
+            each.slots
+            for each in self.pool.state.allocations.values()
+            if each.experiment_id == experiment and each.stays
+        )
+        assert max_slots is None or held <= max_slots
 
     @precondition(lambda self: self.named)
     @rule(data=st.data(), to=st.sampled_from(["a", "b", None, None, "e"]))

@@ -3,7 +3,7 @@
 import pytest
 
 from rung.scheduler.queue import Queue, Request
-from scheduler.scenario import requested
+from support.scheduler.scenario import requested
 
 
 def _request(name: str, arrival: int, priority: int = 42, max_slots: int | None = None) -> Request:

@@ -26,9 +26,9 @@ from rung.runtime.service import serve
 from rung.scheduler import Scheduler
 from rung.scheduler.service import RELAY, components
 from rung.scheduler.settings import Settings
-from runtime.decided import append_decision
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
-from scheduler.scenario import POOL, Pool, joined, requested
+from support.runtime.decided import append_decision
+from support.scheduler.scenario import POOL, Pool, joined, requested
 
 
 @contextlib.asynccontextmanager

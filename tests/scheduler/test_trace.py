@@ -8,7 +8,7 @@ from rung.runtime import PartitionFold
 from rung.runtime.processor.fold import Image
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
-from scheduler.scenario import joined, released, requested, withdrawn
+from support.scheduler.scenario import joined, released, requested, withdrawn
 
 _A: Final = f"00-{'a' * 32}-{'1' * 16}-00"
 _B: Final = f"00-{'b' * 32}-{'1' * 16}-00"

@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from rung.events import Payload
-from scheduler.scenario import Pool, joined, left, released, requested, withdrawn
+from support.scheduler.scenario import Pool, joined, left, released, requested, withdrawn
 
 
 class Workload:

@@ -8,7 +8,6 @@ With paths as arguments it folds them instead and prints what it decided.
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +16,10 @@ import msgspec
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.events.installation import LEVEL
 from rung.searcher.processor import Searcher
-from runtime.bare import Bare
-from runtime.decided import as_read
-from searcher.scenario import EXPERIMENT, config
-from searcher.world import ALL_FAULTS, World
+from searcher.world import ALL_FAULTS, AND_RESOURCES, World
+from support.runtime.bare import Bare
+from support.runtime.decided import as_read
+from support.searcher.scenario import EXPERIMENT, config
 
 FOLDER: Final = Path(__file__).parent / "histories"
 LEVELS: Final = range(1, LEVEL + 1)
@@ -39,7 +38,17 @@ SEARCHES: Final[dict[str, dict[str, Any]]] = {
     "hyperband": config("hyperband", max_time=9, divisor=3.0, max_concurrent_trials=5),
 }
 
+UNLIMITED: Final = {
+    "random-unlimited": config("random", max_trials=120, max_time=1, max_concurrent_trials=0)
+}
+"""Searches that decide in several steps, from level 4 on."""
+
 History = list[tuple[Payload, list[Payload]]]
+
+
+def searches_at(level: int) -> dict[str, dict[str, Any]]:
+    """Return the searches that are recorded at a logic level."""
+    return SEARCHES | UNLIMITED if level >= 4 else SEARCHES
 
 
 def path_of(level: int, name: str) -> Path:
@@ -49,7 +58,8 @@ def path_of(level: int, name: str) -> Path:
 
 def record(level: int, name: str) -> History:
     """Return the history of a search under faults."""
-    world = World(SEARCHES[name], seed=len(name), faults=ALL_FAULTS, count=20, level=level)
+    faults = ALL_FAULTS if level < 3 else AND_RESOURCES
+    world = World(searches_at(level)[name], seed=len(name), faults=faults, count=20, level=level)
     return world.run().scenario.history
 
 
@@ -106,11 +116,12 @@ def refold(history: History) -> bytes:
 
 def main() -> None:
     """Write the histories that are not there yet."""
-    for level, name in product(LEVELS, sorted(SEARCHES)):
-        path = path_of(level, name)
-        path.parent.mkdir(exist_ok=True)
-        if not path.exists():
-            path.write_bytes(b"".join(lines(record(level, name))))
+    for level in LEVELS:
+        for name in searches_at(level):
+            path = path_of(level, name)
+            path.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                path.write_bytes(b"".join(lines(record(level, name))))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ import pytest
 from searcher.recording import (
     FOLDER,
     LEVELS,
-    SEARCHES,
     lines,
     path_of,
     read,
     record,
     recorded,
     refold,
+    searches_at,
 )
 
 PATHS = sorted(FOLDER.rglob("*.jsonl"))
-RECORDED = [(level, name) for level in LEVELS for name in sorted(SEARCHES)]
+RECORDED = [(level, name) for level in LEVELS for name in sorted(searches_at(level))]
 
 
 def test_every_method_has_a_history_at_every_level() -> None:

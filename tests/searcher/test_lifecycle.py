@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 
 from rung.events.trial import CODE_REFUSED, RunRequested
-from searcher.scenario import Scenario, config, kinds
+from support.searcher.scenario import Scenario, config, kinds
 
 Ending = Literal["finished", "preempted", "failed", "killed", "invalid_hp", "lost", "dropped"]
 

@@ -14,8 +14,16 @@ from rung.events.trial import RunRequested, RunWithdrawn, TrialRequested, TrialS
 from rung.methods.rng import trial_seed
 from rung.searcher.processor import Searcher
 from rung.searcher.state import State
-from runtime.bare import Bare
-from searcher.scenario import EXPERIMENT, Scenario, config, exited, kinds, submitted, validated
+from support.runtime.bare import Bare
+from support.searcher.scenario import (
+    EXPERIMENT,
+    Scenario,
+    config,
+    exited,
+    kinds,
+    submitted,
+    validated,
+)
 
 
 def two(**fields: Any) -> Scenario:

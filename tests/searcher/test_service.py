@@ -1,31 +1,38 @@
 """The searcher on a ledger."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from rung.events import decode, partition_of, topic
+from rung.events import Event, decode, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
+from rung.events.experiment import SearchDeferred
+from rung.events.installation import LEVEL
+from rung.events.trial import RunRequested, TrialRequested
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, audit
 from rung.runtime.processor.processor import types_of
-from rung.runtime.service import serve
+from rung.runtime.service import Component, serve
+from rung.searcher import processor
 from rung.searcher.processor import Searcher
 from rung.searcher.service import RELAY, components
 from rung.searcher.settings import Settings
-from runtime.decided import append_decision
-from searcher.scenario import EXPERIMENT, config, exited, submitted
+from support.runtime.decided import append_decision
+from support.searcher.scenario import EXPERIMENT, config, exited, submitted
 
 POOL = "a"
 
 
 @asynccontextmanager
-async def serving(ledger: Ledger) -> AsyncIterator[None]:
+async def serving(
+    ledger: Ledger, served: tuple[Component, ...] = components(Settings(snapshot_every=1))
+) -> AsyncIterator[None]:
     """Serve while the block runs."""
-    task = asyncio.create_task(serve(ledger, components(Settings(snapshot_every=1))))
+    task = asyncio.create_task(serve(ledger, served))
     try:
         yield
     finally:
@@ -35,14 +42,20 @@ async def serving(ledger: Ledger) -> AsyncIterator[None]:
 
 async def decided(ledger: Ledger, count: int) -> list[str]:
     """Wait for a number of decisions and return the names of their types."""
-    partition = partition_of(EXPERIMENT, ledger.partitions(topic.SEARCHES))
-    names: list[str] = []
+    events = await written(ledger, topic.SEARCHES, count)
+    return [type(event.data).__name__ for event in events]
+
+
+async def written(ledger: Ledger, name: str, count: int) -> list[Event]:
+    """Wait for a number of events of the experiment on a topic, and return them."""
+    partition = partition_of(EXPERIMENT, ledger.partitions(name))
+    events: list[Event] = []
     async with asyncio.timeout(10):
-        async for records in ledger.follow(topic.SEARCHES, partition, 0):
-            names += [type(decode(record.value).data).__name__ for record in records]
-            if len(names) >= count:
+        async for records in ledger.follow(name, partition, 0):
+            events += [decode(record.value) for record in records]
+            if len(events) >= count:
                 break
-    return names
+    return events
 
 
 def lost(run: int) -> AllocationLost:
@@ -79,6 +92,41 @@ async def test_a_search_on_a_ledger_audits() -> None:
     ]
     verdict = await audit(ledger, Searcher())
     assert verdict.same
+
+
+async def test_a_search_in_steps_across_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped between any two steps, the next service goes on: no trial twice, none missing."""
+    monkeypatch.setattr(processor, "DECISIONS_MAX", 20)
+    trials = 100
+    ledger = MemoryLedger()
+    writer = FactWriter(ledger, source="/rung/gateway", origin="gateway/1")
+    search = config("random", max_trials=trials, max_concurrent_trials=0)
+    await writer.write(submitted(search, level=LEVEL))
+    deciders, relays = components()[:1], components()[1:]
+    step, events = 0, list[Event]()
+    while sum(event.type == RunRequested.TYPE for event in events) < trials:
+        step += 1
+        async with serving(ledger, deciders):
+            events = await step_of(ledger, step, trials)
+        for _ in range(2):  # the second time there is nothing left to relay
+            async with serving(ledger, relays):
+                await written(ledger, topic.EXPERIMENTS, min(step + 1, trials // 9 + 1))
+    indices = [event.data.index for event in events if isinstance(event.data, TrialRequested)]
+    assert indices == list(range(trials))
+    assert step == trials // 9 + 1
+    assert max(Counter(event.causeposition for event in events).values()) <= 20
+    assert (await audit(ledger, Searcher())).same
+
+
+async def step_of(ledger: Ledger, step: int, trials: int) -> list[Event]:
+    """Wait for all decisions of a step; return them with those before."""
+    count = 0
+    while True:
+        events = await written(ledger, topic.SEARCHES, count + 1)
+        count = len(events)
+        kinds = Counter(event.type for event in events)
+        if kinds[SearchDeferred.TYPE] == step or kinds[RunRequested.TYPE] == trials:
+            return events
 
 
 def test_ends_that_no_agent_reports() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rung.searcher.simulate import simulate
-from searcher.scenario import config
 from searcher.world import curve
+from support.searcher.scenario import config
 
 
 def metric(index: int, hparams: dict[str, Any], time: float) -> float:

@@ -1,7 +1,7 @@
 """The searcher's view of a configuration."""
 
 from rung.searcher.state import read_settings
-from searcher.scenario import config
+from support.searcher.scenario import config
 
 
 def test_nothing_given_means_the_default() -> None:

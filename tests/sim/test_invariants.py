@@ -66,6 +66,10 @@ def _never_release_slots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("rung.gateway.projections.pools._release", lambda *_: None)
 
 
+def _take_any_end_for_a_result(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("rung.searcher.processor._FollowUp._judge", lambda _, __, fate: fate)
+
+
 @pytest.mark.parametrize(
     ("break_it", "found"),
     [
@@ -75,6 +79,7 @@ def _never_release_slots(patch: pytest.MonkeyPatch) -> None:
         (_raise_in_a_projection, "dead letters|ZeroDivisionError"),
         (_skip_a_fact_at_each_start, "differs from a fresh fold|folded"),
         (_never_release_slots, "what runs"),
+        (_take_any_end_for_a_result, "without a result"),
     ],
 )
 def test_a_fault_is_found(break_it: Break, found: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +87,9 @@ def test_a_fault_is_found(break_it: Break, found: str, monkeypatch: pytest.Monke
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     break_it(monkeypatch)
     with pytest.raises(AssertionError, match=found):
-        _run_seeds()
+        _run_seeds("random" if break_it is _take_any_end_for_a_result else "asha")
 
 
-def _run_seeds() -> None:
+def _run_seeds(method: str) -> None:
     for seed in range(20):
-        run(stormy("asha"), seed)
+        run(stormy(method), seed)

@@ -8,11 +8,20 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from rung.events import TOPICS, Payload, decode
+from rung.checkpoint_gc.processor import AS_REQUESTED
+from rung.events import TOPICS, Payload, decode, topic
+from rung.events.checkpoint import CheckpointRetired
+from rung.events.experiment import (
+    ExperimentRetired,
+    LimitReached,
+    ResourcesChanged,
+    SearchExtended,
+)
+from rung.events.trial import TrialClosed
 from rung.sim import run
 from rung.sim.clock import in_virtual_time
-from rung.sim.scenario import Outcome, simulate
-from rung.sim.workload import METHODS, ORDER_FREE, STORM, calm, stormy
+from rung.sim.scenario import Outcome, Scenario, simulate
+from rung.sim.workload import METHODS, ORDER_FREE, calm, changed, limited, stormy
 from rung.sim.world import World
 
 SEEDS = int(os.environ.get("RUNG_SIM_SEEDS", "60"))
@@ -41,10 +50,10 @@ class Simulated(NamedTuple):
     """Topic → key, time and data of its events."""
 
 
-def _simulated(method: str, seed: int) -> Simulated:
+def _simulated(scenario: Scenario, seed: int) -> Simulated:
     async def simulated() -> Simulated:
-        world = World(seed, STORM)
-        outcome = await simulate(world, stormy(method))
+        world = World(seed, scenario.faults)
+        outcome = await simulate(world, scenario)
         history = {
             name: [
                 (event.key, event.time, event.data)
@@ -80,9 +89,73 @@ def test_every_search_ends_and_audits_under_faults(method: str, part: int) -> No
 
 @pytest.mark.sim
 @pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_search_that_users_change_ends_and_audits_under_faults(method: str) -> None:
+    """Trials killed, more asked for, checkpoints and all of it deleted: the invariants hold."""
+    for seed in range(SEEDS // 4):
+        try:
+            run(changed(method), seed)
+        except AssertionError as error:
+            raise AssertionError(f"--changes --method {method} --seed {seed}: {error}") from error
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_a_search_with_a_limit_ends_and_audits_under_faults(method: str) -> None:
+    """Whatever is killed: it uses its slot-hours and ends, with its results, or ends before."""
+    for seed in range(SEEDS // 4):
+        try:
+            run(limited(method), seed)
+        except AssertionError as error:
+            raise AssertionError(f"--limit --method {method} --seed {seed}: {error}") from error
+
+
+@pytest.mark.sim
+def test_a_limit_is_reached() -> None:
+    """It stops trials that go on without it."""
+    stopped = [
+        event
+        for _, _, event in _simulated(limited("random"), 0).history[topic.SEARCHES]
+        if isinstance(event, TrialClosed) and event.state == "stopped"
+    ]
+    assert stopped
+    assert {event.reason for event in stopped} == {
+        "the experiment has reached its limit of slot-hours"
+    }
+
+
+@pytest.mark.sim
+def test_each_change_of_a_user_has_an_effect() -> None:
+    """Some seeds each kill a trial, extend, move, limit, delete a checkpoint, and all of it."""
+    wanted = {"its user killed it", "extended", AS_REQUESTED, "deleted", "default", "elsewhere"}
+    wanted |= {"limited"}
+    seen = set[str]()
+    for seed in range(40):
+        history = _simulated(changed("random"), seed).history
+        for _, _, data in history[topic.SEARCHES] + history[topic.RETIREMENTS]:
+            match data:
+                case TrialClosed() | CheckpointRetired():
+                    seen.add(data.reason)
+                case SearchExtended():
+                    seen.add("extended")
+                case LimitReached():
+                    seen.add("limited")
+                case ResourcesChanged():
+                    seen.add(data.pool)
+                case ExperimentRetired():
+                    seen.add("deleted")
+                case _:
+                    pass
+        if wanted <= seen:
+            return
+    raise AssertionError(wanted - seen)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("method", sorted(METHODS))
 def test_a_seed_is_repeatable(method: str) -> None:
     """One seed gives one history: the same events at the same times, to the millisecond."""
-    assert _simulated(method, 3) == _simulated(method, 3)
+    for scenario in (stormy(method), changed(method)):
+        assert _simulated(scenario, 3) == _simulated(scenario, 3)
 
 
 @pytest.mark.sim
@@ -90,8 +163,8 @@ def test_each_component_is_killed() -> None:
     """Processors, relays, the failure detector, the deletions and the projections all are."""
     kills: Counter[str] = Counter()
     for seed in range(40):
-        kills += _simulated("asha", seed).kills
-        if len(kills) == 9:
+        kills += _simulated(stormy("asha"), seed).kills
+        if len(kills) == 10:
             break
 
     assert sorted(kills) == [
@@ -102,6 +175,7 @@ def test_each_component_is_killed() -> None:
         "scheduler",
         "scheduler-intake",
         "searcher",
+        "searcher-continuation",
         "searcher-intake",
         "shared",
     ]

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from rung.storage import ObjectError, ObjectInfo, ObjectMissing, ObjectStore, inspect, prepare
+from rung.storage import (
+    ObjectError,
+    ObjectInfo,
+    ObjectMissing,
+    ObjectStore,
+    areas_of,
+    inspect,
+    prepare,
+)
+from rung.storage.area import try_out
 
 
 class ObjectStoreContract:
@@ -181,4 +190,39 @@ class ObjectStoreContract:
         prepare(store)
         assert inspect(store) == []
         assert prepare(store) == []
+        assert store.list("") == []
+
+    def test_an_area_is_a_store_of_its_own(self, store: ObjectStore, tmp_path: Path) -> None:
+        """Whatever is done in it is not done to objects of the same name outside or in others."""
+        source = tmp_path / "source"
+        source.write_bytes(b"vision")
+        area, other = store.area("vision"), store.area("teams/vision")
+        for each, data in ((store, b"none"), (other, b"other")):
+            each.put_bytes("checkpoints/e/c/x", data)
+        area.put("checkpoints/e/c/x", source)
+        area.get("checkpoints/e/c/x", tmp_path / "target")
+        assert (tmp_path / "target").read_bytes() == b"vision"
+        assert area.read("checkpoints/e/c/x", 1, 3) == b"isi"
+        assert area.version("checkpoints/e/c/x") != store.version("checkpoints/e/c/x")
+        assert area.list("checkpoints/") == [ObjectInfo("checkpoints/e/c/x", 6)]
+        assert [it.name for it in store.list("checkpoints/")] == ["checkpoints/e/c/x"]
+        assert areas_of(store) == ["teams/vision", "vision"]
+        assert area.delete("checkpoints/") == 1
+        with pytest.raises(ObjectMissing):
+            area.read("checkpoints/e/c/x")
+        assert store.read("checkpoints/e/c/x") == b"none"
+        assert other.read("checkpoints/e/c/x") == b"other"
+        assert areas_of(store) == ["teams/vision"]
+
+    def test_no_area_outside_of_the_store(self, store: ObjectStore) -> None:
+        """An empty name is the store itself; others that are none are refused."""
+        store.put_bytes("x", b"1")
+        assert store.area("").read("x") == b"1"
+        for name in ("..", "/x", "a/../b", "checkpoints", "s3://other/x"):
+            with pytest.raises(ObjectError, match="storage area"):
+                store.area(name)
+
+    def test_an_area_can_be_tried_out(self, store: ObjectStore) -> None:
+        """It leaves nothing there."""
+        try_out(store.area("vision"))
         assert store.list("") == []

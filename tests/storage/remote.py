@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rung.storage import FolderStore, ObjectInfo, ObjectUnavailable
+from rung.storage import FolderStore, ObjectInfo, ObjectStore, ObjectUnavailable
 
 
 class Cut(ObjectUnavailable):
@@ -32,6 +32,10 @@ class RemoteStore:
     def parallel(self) -> int:
         """How many objects it is good to put or get at once."""
         return 1
+
+    def area(self, name: str) -> ObjectStore:
+        """Return the store of a storage area, without hooks."""
+        return self._store.area(name) if name else self
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name."""

@@ -31,7 +31,7 @@ from servers.seaweed import Seaweed
 from storage.remote import Cut, RemoteStore
 from storage.s3.bucket import open_at
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("no_power_cuts")]
 
 ABOUT = Provenance(experiment_id="exp", trial_id="exp.0", run=1)
 TABLE = b"t" * SHARED_BYTES_MIN

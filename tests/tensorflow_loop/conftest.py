@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from frontdoors.trials import QUIET, parent
+from support.framework_trials import QUIET, parent
 
 
 @pytest.fixture(scope="session")
@@ -36,5 +36,5 @@ def part(tf: Any) -> Callable[[str], Any]:
 @pytest.fixture(scope="session")
 def process() -> Iterator["subprocess.Popen[str]"]:
     """A parent with TensorFlow that forks trials, for all tests of them."""
-    with parent("frontdoors.tensorflow_trial", {}) as started:
+    with parent("support.frameworks.tensorflow_trial", {}) as started:
         yield started

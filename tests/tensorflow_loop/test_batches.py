@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from frontdoors.trials import needs
 from rung.events import RungError
+from support.framework_trials import needs
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e]
 Part = Callable[[str], Any]
@@ -33,21 +33,21 @@ def rest(source: Any) -> list[Any]:
 
 def test_what_it_draws_follows_from_the_epoch(part: Part, tmp_path: Path) -> None:
     """From any position the batches are the same; whoever else draws does not matter."""
-    source = part("source").source_of(drawn, 7, None)
+    source = part("training_data").source_of(drawn, 7, None)
     source.open(2, 0, 6, None)
     expected = rest(source)
     assert len({value for batch in expected for value in batch[2:]}) == 6
     source.save(tmp_path, within=True)
     assert list(tmp_path.iterdir()) == []
     random.random()  # noqa: S311 - somebody else
-    again = part("source").source_of(drawn, 7, None)
+    again = part("training_data").source_of(drawn, 7, None)
     again.open(2, 1, 7, tmp_path)
     assert rest(again) == expected[1:]
 
 
 def test_nobody_else_notices_what_it_draws(part: Part) -> None:
     """The global generators are as if no batch had been read."""
-    source = part("source").source_of(drawn, 7, None)
+    source = part("training_data").source_of(drawn, 7, None)
     random.seed(1)
     expected = random.random()  # noqa: S311 - the generator's state
     random.seed(1)
@@ -70,7 +70,7 @@ class Numbered:
 @pytest.mark.parametrize("data", [["a", "b"], Numbered(), lambda _epoch: iter("ab")])
 def test_lists_and_data_sets_by_number(part: Part, data: Any) -> None:
     """Whatever can be read twice, with or without a length."""
-    source = part("source").source_of(data, 7, None)
+    source = part("training_data").source_of(data, 7, None)
     for epoch in range(2):
         source.open(epoch, 0, 2 * epoch, None)
         assert rest(source) == ["a", "b"]
@@ -78,7 +78,7 @@ def test_lists_and_data_sets_by_number(part: Part, data: Any) -> None:
 
 def test_what_cannot_be_read_again_is_refused(tf: Any, part: Part) -> None:
     """A generator that is begun, and a function that makes tf.data pipelines."""
-    source_of = part("source").source_of
+    source_of = part("training_data").source_of
     with pytest.raises(RungError, match="a function of the epoch"):
         source_of(drawn(0), 7, None)
     with pytest.raises(RungError, match="batches_per_epoch"):

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from agent.rig import Rig
-from frontdoors.trials import QUIET, needs
 from rung.events.checkpoint import CheckpointStored
+from support.agent_rig import Rig
+from support.framework_trials import QUIET, needs
 
 TESTS = Path(__file__).parents[1]
 SCRIPT = f"""
 import os, sys
 os.environ.update({QUIET!r})
 sys.path.insert(0, {str(TESTS)!r})
-from frontdoors.tensorflow_trial import train
+from support.frameworks.tensorflow_trial import train
 print("weights", train({{"source": "shuffled", "noise": 0.0}})["weights"])
 """
 
@@ -52,4 +52,5 @@ async def test_the_ranks_are_brought_together(rig: Rig, launcher: dict[str, Any]
     assert len(set(said)) == 1
     steps = [step for kind, step, _ in ended.rows if kind == "training"]
     assert steps == list(range(1, 11))
-    assert [each.steps_completed for each in ended.of(CheckpointStored)] == [10]
+    # A checkpoint follows each validation: after each epoch of three batches, and at the end.
+    assert [each.steps_completed for each in ended.of(CheckpointStored)] == [3, 6, 9, 10]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from frontdoors.trials import needs
 from rung.events import RungError
+from support.framework_trials import needs
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e]
 Part = Callable[[str], Any]
@@ -42,7 +42,7 @@ NAMES = ["plain", "shuffled", "little", "ahead", "unknown", "twice", "python"]
 def _opened(tf: Any, part: Part, name: str) -> Any:
     tf.random.set_seed(3)
     random.seed(4)
-    return part("pipeline").Pipeline(_pipelines(tf)[name](), None)
+    return part("exact").Pipeline(_pipelines(tf)[name](), None)
 
 
 def _rest(source: Any) -> list[Any]:
@@ -113,7 +113,7 @@ def test_a_stream_without_end_goes_on(tf: Any, part: Part, tmp_path: Path) -> No
     def opened() -> Any:
         tf.random.set_seed(3)
         data = tf.data.Dataset.counter().shuffle(7).batch(4)
-        return part("pipeline").Pipeline(data, 2)
+        return part("exact").Pipeline(data, 2)
 
     unbroken = opened()
     expected = []
@@ -135,7 +135,7 @@ def test_a_stream_without_end_goes_on(tf: Any, part: Part, tmp_path: Path) -> No
 
 def test_what_could_not_be_set_again_is_refused(tf: Any, part: Part) -> None:
     """A shuffle that is repeated, and pieces of a data set with an end."""
-    pipeline = part("pipeline").Pipeline
+    pipeline = part("exact").Pipeline
     records = tf.data.Dataset.range(22)
     with pytest.raises(RungError, match=r"leave \.repeat\(\) out"):
         pipeline(records.shuffle(22).batch(8).repeat(), 3)

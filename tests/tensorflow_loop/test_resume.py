@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from frontdoors.fuse import before
-from frontdoors.trials import killed_again_and_again, needs, trial
+from support.framework_trials import goes_on_by_itself, killed_again_and_again, needs, trial
+from support.fuse import before
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIG: dict[str, Any] = {
@@ -34,7 +34,7 @@ TWICE = [before(5), before(7)]
 @pytest.mark.parametrize(
     ("source", "moments", "plain"),
     [
-        ("shuffled", ALL, False),
+        pytest.param("shuffled", ALL, False, marks=pytest.mark.versions),
         ("function", EVERYWHERE, True),
         ("endless", TWICE, True),
         ("unknown", TWICE, True),
@@ -53,22 +53,32 @@ def test_no_kill_shows(
     order: dict[str, Any] = {"source": source, "plain": plain}
     outcome = killed_again_and_again(process, tmp_path, FIELDS, moments, **order)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
-    assert list(outcome["validation"]) == [STEPS]
+    assert list(outcome["validation"]) == [3, 6, 9]
     assert outcome["result"]["steps"] == STEPS
 
 
+def test_no_kill_shows_where_no_period_is_set(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Whichever batches the clock chose."""
+    goes_on_by_itself(process, tmp_path, FIELDS, TWICE, source="unknown", plain=True)
+
+
 def test_a_longer_length_goes_on(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
-    """A run ends at its length in batches, within an epoch; the next one goes on from there."""
+    """A run ends at its length in batches, within an epoch; the next one goes on from there.
+
+    It is validated at each epoch of three batches, and where it ends.
+    """
     fields = FIELDS | {"time_metric": "batches", "length": 7}
     with trial(process, tmp_path / "unbroken", **fields) as runs:
         assert runs.train(source="unknown", plain=True) == 0
         expected = runs.outcome()["training"]
     with trial(process, tmp_path / "promoted", **fields) as runs:
         assert runs.train(source="unknown", plain=True, length=4) == 0
-        assert list(runs.curve("validation")) == [4]
+        assert list(runs.curve("validation")) == [3, 4]
         assert runs.train(source="unknown", plain=True, length=7) == 0
         assert runs.curve("training") == expected
-        assert list(runs.curve("validation")) == [4, 7]
+        assert list(runs.curve("validation")) == [3, 4, 6, 7]
 
 
 def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
@@ -76,3 +86,15 @@ def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_pat
     with trial(process, tmp_path, **FIELDS) as runs:
         assert runs.train(length=1, source="listed", notes=True) == 0
         assert runs.results()[0]["beats"] == 3 + 5
+
+
+def test_the_log_has_the_batch_size(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """By the first batch; it must be the hyperparameter, where that is there."""
+    with trial(process, tmp_path / "as said", **FIELDS) as runs:
+        assert runs.train(length=1, source="listed", notes=True) == 0
+        assert "each step trains 8 records" in runs.results()[0]["log"]
+    with trial(
+        process, tmp_path / "another", **FIELDS | {"hparams": {"global_batch_size": 6}}
+    ) as runs:
+        assert runs.train(source="listed") == 1
+        assert "size of a batch of the data is 8" in runs.refusal()

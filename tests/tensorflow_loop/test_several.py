@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from frontdoors.fuse import before
-from frontdoors.trials import assert_same, killed_again_and_again, needs, trial
+from support.framework_trials import assert_same, killed_again_and_again, needs, trial
+from support.fuse import before
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -87,6 +87,7 @@ def test_a_checkpoint_resumes_on_another_number_of_slots(
     assert_same(last, alone, OWN)
 
 
+@pytest.mark.versions
 def test_on_as_many_slots_it_resumes_bit_for_bit(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

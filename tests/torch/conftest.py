@@ -1,4 +1,4 @@
-"""An agent's end and a context to train with, in this process, or in forks of a warm parent."""
+"""An agent's end and a context to train with, in this process, or in forks of a fork server."""
 
 import os
 import subprocess
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from core.agent_end import AgentEnd, agent_end
 from rung import torch as rt
+from support.agent_end import AgentEnd, agent_end
 
 Start = Callable[..., tuple[AgentEnd, rt.TrialContext]]
 
@@ -28,7 +28,7 @@ def parent() -> Iterator["subprocess.Popen[str]"]:
     """A process that has torch imported and forks trials."""
     tests, also = str(Path(__file__).parents[1]), filter(None, [os.environ.get("PYTHONPATH")])
     with subprocess.Popen(
-        [sys.executable, "-m", "training.runner"],
+        [sys.executable, "-m", "support.trials.runner"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

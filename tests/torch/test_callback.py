@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rung import torch as rt
-from training.plain import PlainTrial
-from training.story import CONFIG, finish
+from support.trials.plain import PlainTrial
+from support.trials.story import CONFIG, finish
 
 from .conftest import Start
 

@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from rung import torch as rt
-from training.plain import INPUTS, PlainTrial
-from training.story import CONFIG, finish
+from support.trials.plain import INPUTS, PlainTrial
+from support.trials.story import CONFIG, finish
 
 from .conftest import Start
 

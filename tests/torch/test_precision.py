@@ -10,8 +10,8 @@ from torch.optim.lr_scheduler import StepLR
 
 from rung import torch as rt
 from rung.torch.precision import Precision
-from training.plain import PlainTrial
-from training.story import CONFIG, finish
+from support.trials.plain import PlainTrial
+from support.trials.story import CONFIG, finish
 
 from .conftest import Start
 

@@ -11,9 +11,9 @@ import torch
 from torch.profiler import ProfilerActivity, schedule
 
 from rung import torch as rt
-from rung.core.protocol import Stored
-from training.plain import PlainTrial
-from training.story import CONFIG, finish
+from rung.core.ipc.protocol import Stored
+from support.trials.plain import PlainTrial
+from support.trials.story import CONFIG, finish
 
 from .conftest import Start
 

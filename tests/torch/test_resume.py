@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import agent_end
-from rung.core.protocol import Acknowledged, Damaged, Restored, Stored
+from rung.core.ipc.protocol import Acknowledged, Damaged, Restored, Stored
 from rung.storage import open_store
-from training.runs import Runs
+from support.agent_end import agent_end
+from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import agent_end
-from rung.core.protocol import Stored
+from rung.core.ipc.protocol import Stored
 from rung.storage import FolderStore, open_store
-from training.runs import Runs
+from support.agent_end import agent_end
+from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
 

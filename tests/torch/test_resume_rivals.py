@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import agent_end
-from training.runs import Runs
+from support.agent_end import agent_end
+from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
 

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+import rung
 from rung import torch as rt
-from rung.core.protocol import Stored
-from training.plain import INPUTS, PlainTrial
-from training.story import CONFIG, finish
+from rung.core.ipc.protocol import Stored
+from rung.training import checkpoint_schedule
+from support.trials.plain import INPUTS, PlainTrial
+from support.trials.story import CONFIG, finish
 
 from .conftest import Start
 
@@ -29,6 +32,32 @@ def test_a_run_ends_at_its_length(start: Start, unit: str, length: int, end: int
     assert metrics["batches"] == end
     assert metrics["epochs"] == end / 6
     assert metrics["records"] == 4 * end
+
+
+def test_the_context_is_found(start: Start) -> None:
+    """Within the block of `init`, also where the trial does not keep it."""
+    agent, context = start(config=CONFIG, length=2)
+    rt.Trainer(PlainTrial(context)).fit()
+    assert finish(agent, context)[-2:] == ["v2", "s2"]
+
+
+def test_the_log_has_the_batch_size(start: Start) -> None:
+    """With how many batches make a step of the optimizer."""
+    agent, context = start(
+        config=CONFIG | {"optimizations": {"aggregation_frequency": 2}}, length=2
+    )
+    with structlog.testing.capture_logs() as logs:
+        rt.Trainer(PlainTrial(context)).fit()
+    finish(agent, context)
+    said = "each step trains 4 records; gradients are accumulated over 2"
+    assert said in [each["event"] for each in logs]
+
+
+def test_a_batch_size_that_contradicts_the_hyperparameter_is_refused(start: Start) -> None:
+    """Before anything is trained, by the names of both."""
+    _, context = start(config=CONFIG, length=2, hparams={"global_batch_size": 8})
+    with pytest.raises(rt.InvalidPlan, match=r"batch size is 4, but .*global_batch_size is 8"):
+        rt.Trainer(PlainTrial(context)).fit()
 
 
 def test_periods_come_from_the_experiment_file(start: Start) -> None:
@@ -75,6 +104,45 @@ def test_the_best_validations_are_kept(start: Start) -> None:
     assert agent.reports("validation")[2][1]["loss"] == "NaN"
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have checkpoints cost nothing, so that one is due whenever none is being stored."""
+    monkeypatch.setattr(checkpoint_schedule, "FIRST_S", 0.0)
+    monkeypatch.setattr(checkpoint_schedule.Cost, "period_s", 0.0)
+
+
+def test_checkpoints_come_by_themselves(start: Start, hasty: None) -> None:
+    """Where no period is set; what was chosen is among the metrics, the curve is as without."""
+
+    class Patient(PlainTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.context.core.checkpoint.wait()  # one that is being stored delays the next
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    said, curves = [], []
+    for period in (None, {"batches": 0}):
+        agent, context = start(config=CONFIG | {"min_checkpoint_period": period}, length=30)
+        rt.Trainer(Patient(context), context).fit()
+        finish(agent, context)
+        said.append([stored.steps_completed for stored in agent.of(Stored)])
+        curves.append((agent.reports("training"), agent.reports("validation")))
+        told = "checkpoint_period_s" in str(agent.reports("system"))
+        assert told == (period is None)
+    assert curves[0] == curves[1]
+    assert said[1] == [30]
+    assert len(said[0]) > 2
+
+
+def test_a_run_by_hand_keeps_one_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hasty: None
+) -> None:
+    """Nothing would delete the others."""
+    monkeypatch.chdir(tmp_path)
+    with rt.init(config=CONFIG) as context:
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(30))
+    assert len(list((tmp_path / "rung-local").rglob("manifest.json"))) == 1
+
+
 def test_asked_to_leave_it_checkpoints_and_leaves(start: Start) -> None:
     """No validation, no report of half a period; the preemption is acknowledged."""
     agent, context = start(config=CONFIG, length=1000)
@@ -89,6 +157,43 @@ def test_asked_to_leave_it_checkpoints_and_leaves(start: Start) -> None:
 
     rt.Trainer(Asked(context), context).fit()
     assert finish(agent, context) == ["t2", "ack", "s3"]
+
+
+@pytest.mark.parametrize(
+    ("final", "policy", "stop", "expected"),
+    [
+        (True, "best", 6, ["s4"]),  # a few batches more or less are not worth another
+        (True, "best", 10, ["s4"]),  # and the validation at 8 was worse
+        (False, "best", 6, ["s4", "s6"]),  # it is to go on from there
+        (True, "none", 6, ["s6"]),  # there would be none
+    ],
+)
+def test_a_stopped_trial_keeps_the_checkpoint_of_its_validation(
+    start: Start,
+    final: bool,  # noqa: FBT001 - a parameter of the test
+    policy: str,
+    stop: int,
+    expected: list[str],
+) -> None:
+    """It is stopped because of that validation, a few batches later, and trains no more."""
+    config = CONFIG | {"checkpoint_policy": policy, "min_validation_period": {"batches": 4}}
+    agent, context = start(config=config, length=1000)
+
+    class Stopped(PlainTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == stop - 1:
+                agent.preempt(final=final)
+                while not context.core.preempt.should_preempt(auto_ack=False):
+                    pass
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+        def evaluate_full_dataset(self, data_loader: DataLoader[Any]) -> Mapping[str, Any]:
+            return {"loss": float(context.current_train_batch())}
+
+    rt.Trainer(Stopped(context), context).fit()
+    said = finish(agent, context)
+    assert "ack" in said
+    assert [word for word in said if word[0] == "s"] == expected
 
 
 def test_a_trial_may_end_itself(start: Start) -> None:
@@ -122,18 +227,23 @@ ASHA = CONFIG | {
         "divisor": 4.0,
     },
     "scheduling_unit": 100,
+    "min_validation_period": {"batches": 0},
 }
 """Its rungs are 1, 4 and 16."""
 
 
 @pytest.mark.parametrize(
     ("period", "expected"),
-    [({}, [1, 4, 16]), ({"min_validation_period": {"batches": 2}}, [1, *range(2, 17, 2)])],
+    [
+        ({}, [1, 4, 16]),
+        ({"min_validation_period": {"batches": 2}}, [1, *range(2, 17, 2)]),
+        ({"min_validation_period": None}, [1, 4, 6, 12, 16]),
+    ],
 )
 def test_a_trial_validates_at_the_rungs_of_its_search(
     start: Start, period: dict[str, Any], expected: list[int]
 ) -> None:
-    """Without a period there and nowhere else; with one, once where both fall together."""
+    """At period 0 nowhere else; with one, once where both fall together; by default each epoch."""
     agent, context = start(config=ASHA | period, length=16)
     rt.Trainer(PlainTrial(context), context).fit()
     finish(agent, context)
@@ -292,3 +402,19 @@ def test_hooks_are_called_in_order(start: Start) -> None:
         "on_checkpoint_upload_end",
         "on_trial_shutdown",
     ]
+
+
+def test_rung_init_trains_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rung.init` with `trial_context` gives the weights of `rung.torch.init`, bit for bit."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNG_ALLOCATION", raising=False)
+    with rt.init(config=CONFIG, seed=3) as context:
+        wanted = PlainTrial(context)
+        rt.Trainer(wanted, context).fit(max_length=rt.Batch(3))
+    with rung.init(config=CONFIG, seed=3) as run:
+        context = rt.trial_context(run)
+        assert rt.trial_context(run) is context
+        found = PlainTrial(context)
+        rt.Trainer(found).fit(max_length=rt.Batch(3))
+    for one, other in zip(wanted.model.parameters(), found.model.parameters(), strict=True):
+        assert one.equal(other)

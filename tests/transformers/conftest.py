@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from frontdoors.trials import parent
+from support.framework_trials import parent
 
 
 @pytest.fixture(scope="session")
 def process() -> Iterator["subprocess.Popen[str]"]:
     """A parent with Transformers, for all tests of it."""
-    with parent("frontdoors.transformers_trial", {}) as started:
+    with parent("support.frameworks.transformers_trial", {}) as started:
         yield started

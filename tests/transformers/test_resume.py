@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from frontdoors.fuse import before, out
-from frontdoors.transformers_fields import FIELDS
-from frontdoors.trials import killed_again_and_again, needs, trial
+from support.framework_trials import goes_on_by_itself, killed_again_and_again, needs, trial
+from support.frameworks.transformers_fields import FIELDS
+from support.fuse import before, out
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 STEPS = 12
@@ -18,6 +18,7 @@ ACCUMULATED = [before(2), before(3), before(4), before(6)]
 """Within an epoch, at its end, behind it, in the last step, of two epochs of three."""
 
 
+@pytest.mark.versions
 def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Curves, weights, optimizer and generators are the same."""
     outcome = killed_again_and_again(process, tmp_path, FIELDS, EVERYWHERE)
@@ -45,6 +46,14 @@ def test_no_kill_shows_where_an_evaluation_falls_on_an_epochs_last_step(
     )
     assert list(outcome["validation"]) == [3, 6, 9, 12]
     assert [values["epochs"] for values in outcome["validation"].values()] == [0, 1, 1, 2]
+
+
+def test_no_kill_shows_where_no_period_is_set(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Whichever steps the clock chose."""
+    goes_on_by_itself(process, tmp_path / "1", FIELDS, [before(5), before(9)])
+    goes_on_by_itself(process, tmp_path / "2", FIELDS, [before(4)], accumulate=2)
 
 
 def test_several_validation_sets_are_one_validation(
@@ -114,3 +123,11 @@ def test_what_torch_is_asked_for_is_all_of_it(
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"
         assert any("has switched torch." in text for text in result["warnings"])
+
+
+def test_the_log_has_the_batch_size(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Of all slots together, and how many steps make one of the optimizer."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, accumulate=2, notes=True) == 0
+        said = "each step trains 4 records; gradients are accumulated over 2"
+        assert said in runs.results()[0]["log"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from frontdoors.fuse import before, out
-from frontdoors.transformers_fields import FIELDS
-from frontdoors.trials import needs, trial
+from support.framework_trials import needs, trial
+from support.frameworks.transformers_fields import FIELDS
+from support.fuse import before, out
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 IMPATIENT: dict[str, Any] = {

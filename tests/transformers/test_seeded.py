@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from frontdoors.fuse import before
-from frontdoors.transformers_fields import FIELDS
-from frontdoors.trials import killed_again_and_again, needs, trial
+from support.framework_trials import killed_again_and_again, needs, trial
+from support.frameworks.transformers_fields import FIELDS
+from support.fuse import before
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 TWICE = [before(4), before(9)]

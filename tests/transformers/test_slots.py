@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from frontdoors.fuse import after, before, out
-from frontdoors.transformers_fields import FIELDS
-from frontdoors.trials import assert_same, killed_in_a_rank, needs, trial
+from support.framework_trials import assert_same, killed_in_a_rank, needs, trial
+from support.frameworks.transformers_fields import FIELDS
+from support.fuse import after, before, out
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 KILLS = [(0, before(3)), (1, after(6)), (1, before(12))]
@@ -28,7 +28,7 @@ AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
     ("slots", "more"),
     [
         (2, {}),
-        (2, {"accumulate": 2}),
+        (2, {"accumulate": 2, "batch": 8}),
         (4, {"counting": True, "accumulate": 2}),
         (2, {"masking": True}),
         (4, {"masking": True, "accumulate": 2}),
@@ -57,7 +57,7 @@ def test_any_number_of_slots_gives_the_same_curve(
 @pytest.mark.parametrize(
     ("kills", "more"),
     [
-        (KILLS, {}),
+        pytest.param(KILLS, {}, marks=pytest.mark.versions),
         ([(1, before(4)), (0, before(6))], AVERAGED),
         ([(3, before(4))], WIDE),
     ],
@@ -105,10 +105,24 @@ def test_a_kill_on_the_way_out_shows_nowhere(
     assert list(outcome["validation"]) == [6, 12]
 
 
-def test_a_batch_too_small_for_the_slots_is_refused(
+def test_the_batch_size_is_that_of_each_device(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    """The message names the argument to raise."""
+    """As in Transformers; all slots together train as many times more, and say so."""
     with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(slots=2, batch=1) == 1
-        assert "per_device_train_batch_size: a batch of 1 cannot be shared" in runs.refusal()
+        assert runs.train(slots=2, batch=16, length=1, notes=True) == 0
+        assert list(runs.curve("training")) == [1, 2]
+        [curve] = runs.curve("validation").values()
+        assert curve["records"] == 32
+        said = runs.results()[0]["log"]
+        assert "each step trains 16 records on 2 slots together, 8 on each" in said
+
+
+def test_a_batch_size_that_contradicts_the_hyperparameter_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The message names both numbers."""
+    with trial(process, tmp_path, **FIELDS, hparams={"global_batch_size": 6}) as runs:
+        assert runs.train(slots=2) == 1
+        said = "so 2 slots train 4 together, but hyperparameters.global_batch_size is 6"
+        assert said in runs.refusal()

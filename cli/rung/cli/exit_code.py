@@ -16,7 +16,8 @@ INTERRUPTED: Final = 130
 HELP: Final = """\b
 Exit codes:
   0  success
-  1  the result is negative: the experiment errored, the audit differs
+  1  the result is negative: the experiment errored, which is that nothing
+     usable came of it; the audit differs; `rung diff` found a difference
   2  wrong usage, or an experiment file or code folder that is refused
   3  no server or ledger answers, or it refuses the token
   4  nothing has that id

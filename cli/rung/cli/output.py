@@ -1,16 +1,25 @@
 """Output of the command line: JSON for scripts, tables and texts for people."""
 
+import os
 import sys
-from collections.abc import Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, Final
 
 import click
 import msgspec
 
-from rung.cli.terminal import escape, escape_json, raw_stream
+from rung.cli.terminal import escape, escape_json
 
 _PIPE_WIDTH: Final = 200
+_TERMINAL_WIDTH: Final = 80
+"""Of a terminal that does not tell its own."""
+_GAP: Final = 2
+"""Spaces between two columns of a table."""
+_WHOLE: Final = frozenset({"id", "experiment", "trial", "checkpoint"})
+"""Columns of what is copied from the terminal, which is not broken while others can be."""
 _SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
 _STATE_COLORS: Final = {
     "active": "green",
@@ -41,65 +50,162 @@ def print_json_line(value: Any) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
-) -> None:
-    """Print rows under headings; the column `state` is coloured.
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> list[str]:
+    """Print rows under headings; the column `state` is coloured. Return the columns left out.
 
     Args:
         columns: the headings.
         rows: values; they are printed without markup.
         right: headings of columns to be aligned right.
+        spare: headings of columns that are left out where the terminal is too narrow, the first
+            of them first.
     """
-    from rich.table import Table  # noqa: PLC0415 - a tenth of a second
-    from rich.text import Text  # noqa: PLC0415 - see above
-
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        cells = [printable(value) for value in row]
-        styles = [
-            _STATE_COLORS.get(cell, "") if column == "state" else ""
-            for column, cell in zip(columns, cells, strict=True)
+    cells = [[printable(value) for value in row] for row in rows]
+    natural = [
+        max([_width(column), *(_width(row[place]) for row in cells)])
+        for place, column in enumerate(columns)
+    ]
+    room = _room()
+    left_out = _left_out(dict(zip(columns, natural, strict=True)), spare, room)
+    kept = [place for place, column in enumerate(columns) if column not in left_out]
+    widths = _fitting(
+        [natural[place] for place in kept], [columns[place] in _WHOLE for place in kept], room
+    )
+    right_ones = [columns[place] in right for place in kept]
+    state = [columns[place] == "state" for place in kept]
+    headings = [(columns[place], {"bold": True}) for place in kept]
+    _print_row(headings, widths, right_ones)
+    for row in cells:
+        texts = [row[place] for place in kept]
+        styled = [
+            (text, _style_of(text) if coloured else {})
+            for text, coloured in zip(texts, state, strict=True)
         ]
-        table.add_row(*(Text(cell, style) for cell, style in zip(cells, styles, strict=True)))
-    _print(table)
+        _print_row(styled, widths, right_ones)
+    return left_out
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
     """Print names with their values, leaving out values of None."""
-    from rich.table import Table  # noqa: PLC0415 - see above
-    from rich.text import Text  # noqa: PLC0415 - see above
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, value in facts:
-        if value is not None:
-            cell = printable(value)
-            table.add_row(name, Text(cell, _STATE_COLORS.get(cell, "")))
-    _print(table)
+    rows = [(name, printable(value)) for name, value in facts if value is not None]
+    natural = [max((_width(row[place]) for row in rows), default=0) for place in (0, 1)]
+    widths = _fitting(natural, [True, False], _room())
+    for name, text in rows:
+        _print_row([(name, {"dim": True}), (text, _style_of(text))], widths, [False, False])
 
 
-def _print(table: Any) -> None:
-    """Print a table without the spaces that would fill its last column."""
-    here = console()
-    with here.capture() as captured:
-        here.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip(), color=here.is_terminal)
+def _left_out(widths: Mapping[str, int], spare: Sequence[str], room: int) -> list[str]:
+    """Return the columns that have no room beside the others."""
+    left_out = []
+    needed = sum(widths.values()) + _GAP * (len(widths) - 1)
+    for column in spare:
+        if needed <= room:
+            break
+        if column in widths:
+            needed -= widths[column] + _GAP
+            left_out.append(column)
+    return left_out
 
 
-def console(*, stderr: bool = False) -> Any:
-    """Return a console as wide as the terminal, or wide enough for a pipe.
+def _fitting(natural: Sequence[int], whole: Sequence[bool], room: int) -> list[int]:
+    """Return the widths of columns that fit into a line: the widest ones are narrowed.
 
-    It writes to the stream without escaping: texts must have been made `printable` before.
+    Args:
+        natural: the widths that they would have.
+        whole: for each, whether it is narrowed only once no other one can be.
+        room: the width of the line.
     """
-    from rich.console import Console  # noqa: PLC0415 - see above
+    room -= _GAP * (len(natural) - 1)
+    widths = [min(width, max(room, 1)) for width in natural]
+    for last in (False, True):
+        places = [place for place in range(len(widths)) if last or not whole[place]]
+        while places and sum(widths) > room:
+            widest = max(places, key=widths.__getitem__)
+            if widths[widest] == 1:
+                break
+            widths[widest] -= 1
+    return widths
 
-    stream = raw_stream(sys.stderr if stderr else sys.stdout)
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+def _print_row(
+    cells: Sequence[tuple[str, dict[str, Any]]], widths: Sequence[int], right: Sequence[bool]
+) -> None:
+    """Print a row of texts with their styles; what is too wide goes on below."""
+    folded = [_folded(text, width) for (text, _), width in zip(cells, widths, strict=True)]
+    colors = _has_colors()
+    for lines in zip_longest(*folded, fillvalue=""):
+        line = ""
+        for text, (_, style), width, at_right in zip(lines, cells, widths, right, strict=True):
+            room = " " * (width - _width(text))
+            shown = click.style(text, **style) if style and text and colors else text
+            line += (room + shown if at_right else shown + room) + " " * _GAP
+        click.echo(line.rstrip(), color=colors)
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most a width, broken between words where that is possible."""
+    if _width(text) <= width:
+        return [text]
+    lines: list[str] = []
+    line = ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if _width(longer) > width and line:
+            lines.append(line)
+            longer = word
+        while _width(longer) > width and len(longer) > 1:
+            count = 1
+            while _width(longer[: count + 1]) <= width:
+                count += 1
+            lines.append(longer[:count])
+            longer = longer[count:]
+        line = longer
+    return [*lines, line]
+
+
+def _width(text: str) -> int:
+    """Return the columns of a terminal that a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_letter_width(letter) for letter in text)
+
+
+def _letter_width(letter: str) -> int:
+    if unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in {"F", "W"} else 1
+
+
+def _style_of(state: str) -> dict[str, Any]:
+    color = _STATE_COLORS.get(state)
+    return {"fg": color} if color else {}
+
+
+def _has_colors() -> bool:
+    """Return whether standard output is a terminal that shows colours."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stdout.isatty()
+
+
+def _room() -> int:
+    """Return the width of the terminal; without one, that of a wide one.
+
+    As `shutil.get_terminal_size`, whose module imports three compression libraries.
+    """
+    if not sys.stdout.isatty():
+        return _PIPE_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or _TERMINAL_WIDTH
+    except OSError:
+        return _TERMINAL_WIDTH
 
 
 def printable(value: Any) -> str:
@@ -148,6 +254,12 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
+def lasting(count: float, unit: str) -> str:
+    """Return so many of a time metric: `1 batch`, `2.5 epochs`."""
+    one = "batch" if unit == "batches" else unit.removesuffix("s")
+    return f"{number(count)} {one if count == 1 else unit}"
+
+
 def share(fraction: float) -> str:
     """Return a fraction in percent."""
     return f"{fraction:.0%}"
@@ -157,7 +269,7 @@ def size(value: int) -> str:
     """Return a number of bytes in binary units."""
     amount = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1024:
+        if round(amount, 1) < 1024:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     return f"{amount:.1f} TiB"

@@ -60,11 +60,6 @@ def escape_lines(texts: Sequence[str], *, colors: bool = False) -> list[str]:
     return lines if texts else []
 
 
-def escape_line(text: str, *, colors: bool = False) -> str:
-    """Return one text on one line, as `escape_lines`."""
-    return escape_lines([text], colors=colors)[0]
-
-
 def escape_json(encoded: bytes) -> bytes:
     r"""Return JSON (one document or many lines) that says the same, with what `escape` makes
     visible as `\u` escapes, where the encoder left it as it is.

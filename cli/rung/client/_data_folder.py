@@ -46,6 +46,11 @@ class Server(NamedTuple):
     """What its start found and repaired."""
 
 
+def default_path() -> Path:
+    """Return `RUNG_DATA`, or `~/.rung`."""
+    return Path(os.environ.get("RUNG_DATA") or "~/.rung").expanduser()
+
+
 def read_server(data: Path) -> Server:
     """Return the server that runs on a data folder.
 
@@ -166,25 +171,23 @@ def holder_of(data: Path) -> int | None:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped (SIGSTOP, Ctrl-Z)."""
-    import psutil  # noqa: PLC0415 - 10 ms, and needed only where nothing answers
-
     try:
-        status = psutil.Process(pid).status()
-    except psutil.Error:
+        line = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return False
-    return status in {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+    return line.rpartition(")")[2].split()[0] in {"T", "t"}
 
 
 def _none_runs(data: Path) -> DataFolderError:
     return DataFolderError(
         f"no Rung runs on {data}: start one with `rung up --data {data}`, "
-        "or name a running one with --url and --token"
+        "or name a running one with --url and --token (RUNG_URL, RUNG_TOKEN)"
     )
 
 
 def _restart(data: Path, what: str) -> DataFolderError:
     return DataFolderError(
-        f"{what}: stop Rung with `rung down --data {data}` and start it again, it writes it anew"
+        f"{what}: stop Rung with `rung down --data {data}` and start it again: it is written then"
     )
 
 

@@ -15,14 +15,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Final
 
-import aiohttp
-
 from rung.api import CheckpointDetail, CheckpointFile
 from rung.client._error import ClientError, Unreachable
+from rung.client._http import Answer, HttpError
 from rung.client._transport import Transport
 from rung.storage.checkpoint.digest import digest_file
 
-_CHUNK: Final = 1024 * 1024
 _SILENCE_S: Final = 60.0
 _TRIES: Final = 4
 """Requests of a file in a row without a byte received, after which the download fails."""
@@ -30,15 +28,23 @@ _WAIT_S: Final = 0.2
 _AT_ONCE: Final = 4
 
 
-async def download(transport: Transport, checkpoint: CheckpointDetail, folder: Path) -> None:
+async def download(
+    transport: Transport, checkpoint: CheckpointDetail, folder: Path, *, path: str
+) -> None:
     """Write a checkpoint's files to a folder that does not exist yet, or is empty.
+
+    Args:
+        transport: of the gateway.
+        checkpoint: with the files that are wanted.
+        folder: written to.
+        path: below which its files are: that of the checkpoint, or of a version of a model.
 
     Raises:
         ClientError: the folder is in use, the connection broke, or a file is damaged.
     """
     part = await asyncio.to_thread(_make_temporary, folder, checkpoint.id)
     try:
-        await _Download(transport, checkpoint, part).run()
+        await _Download(transport, checkpoint, part, path).run()
         await asyncio.to_thread(_place, part, folder)
     except Unreachable:
         raise  # the next attempt resumes with the files in the temporary folder
@@ -47,7 +53,7 @@ async def download(transport: Transport, checkpoint: CheckpointDetail, folder: P
         raise
 
 
-async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> None:
+async def check_listed(transport: Transport, checkpoint: CheckpointDetail, *, path: str) -> None:
     """Check that all of a checkpoint's files are listed.
 
     None are if it is deleted, or its manifest is missing or damaged: the gateway then refuses its
@@ -60,7 +66,7 @@ async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> No
     """
     if checkpoint.state != "deleted" and len(checkpoint.files) == checkpoint.file_count:
         return
-    async with transport.answer(f"/checkpoints/{checkpoint.id}/archive", silence_s=_SILENCE_S):
+    async with transport.open(f"{path}/archive", silence_s=_SILENCE_S):
         raise ClientError(
             f"checkpoint {checkpoint.id}: the server lists {len(checkpoint.files)} of its"
             f" {checkpoint.file_count} files; nothing was downloaded"
@@ -70,7 +76,10 @@ async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> No
 class _Download:
     """The download of one checkpoint."""
 
-    def __init__(self, transport: Transport, checkpoint: CheckpointDetail, part: Path) -> None:
+    def __init__(
+        self, transport: Transport, checkpoint: CheckpointDetail, part: Path, path: str
+    ) -> None:
+        self._path = f"{path}/file"
         self._transport = transport
         self._checkpoint = checkpoint
         self._part = part
@@ -104,7 +113,7 @@ class _Download:
             trouble = ""
             try:
                 trouble = await self._resume(file, target)
-            except (aiohttp.ClientError, TimeoutError) as error:
+            except (HttpError, TimeoutError) as error:
                 trouble = str(error) or type(error).__name__
             finally:
                 target.flush()
@@ -127,31 +136,30 @@ class _Download:
             if begin and response.status != 206:
                 target.truncate(0)  # the answer begins at the first byte
                 target.seek(0)
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            async for chunk in response.chunks():
                 await asyncio.to_thread(target.write, chunk)
         return "the answer ended early" if target.tell() < file.size_bytes else ""
 
     @contextlib.asynccontextmanager
-    async def _answer(
-        self, file: CheckpointFile, begin: int
-    ) -> AsyncIterator[aiohttp.ClientResponse | None]:
+    async def _answer(self, file: CheckpointFile, begin: int) -> AsyncIterator[Answer | None]:
         """Open the file from a byte on; yield None if the object store failed."""
         headers = {"Range": f"bytes={begin}-"} if begin else {}
         query = {"name": file.name, "redirect": "true" if self._redirect else "false"}
-        path = f"/checkpoints/{self._checkpoint.id}/file"
         async with contextlib.AsyncExitStack() as stack:
             response = await stack.enter_async_context(
-                self._transport.answer(path, query=query, headers=headers, silence_s=_SILENCE_S)
+                self._transport.open(
+                    self._path, query=query, headers=headers, silence_s=_SILENCE_S
+                )
             )
             if response.status not in {302, 307}:
                 yield response
                 return
-            url = response.headers["Location"]
+            url = response.headers["location"]
             try:
                 found = await stack.enter_async_context(
                     self._transport.elsewhere(url, headers=headers, silence_s=_SILENCE_S)
                 )
-            except (aiohttp.ClientError, TimeoutError):
+            except (HttpError, TimeoutError):
                 found = None
             if found is None or found.status not in {200, 206}:
                 self._redirect = False

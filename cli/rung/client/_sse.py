@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Any, Final
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
+from rung.client._http import Answer, HttpError
 from rung.client._transport import Query, Transport
 
 _SILENCE_S: Final = 60.0
@@ -61,12 +61,12 @@ async def follow(
         try:
             async with transport.open(
                 path, query=query, headers=headers, silence_s=_SILENCE_S
-            ) as stream:
-                async for seen, event in parse(_lines(stream)):
+            ) as answer:
+                async for seen, event in parse(_lines(answer)):
                     last = seen or last
                     if event is not None:
                         yield event
-        except (aiohttp.ClientError, TimeoutError):
+        except (HttpError, TimeoutError):
             pass  # the connection broke in the middle; it is resumed below
         await asyncio.sleep(_RETRY_S)
 
@@ -97,10 +97,10 @@ async def parse(lines: AsyncIterable[str]) -> AsyncIterator[tuple[str, ServerEve
                 pass  # a comment, or `retry`
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[str]:
+async def _lines(answer: Answer) -> AsyncIterator[str]:
     """Yield lines without their ends (LF, CR LF or CR)."""
     rest = b""
-    async for chunk in stream.iter_any():
+    async for chunk in answer.chunks():
         text = rest + chunk
         if b"\r" in text:
             held = b"\r" if text.endswith(b"\r") else b""
@@ -109,7 +109,7 @@ async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[str]:
             )
         *lines, rest = text.split(b"\n")
         if len(rest) > _LINE_MAX:
-            raise aiohttp.ClientPayloadError("a line without an end")
+            raise HttpError("a line without an end")
         for line in lines:
             yield line.decode(errors="replace")
 

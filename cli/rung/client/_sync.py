@@ -2,15 +2,39 @@
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from rung import api
-from rung.client._client import Action, AsyncClient, Begin, ExperimentQuery, LogQuery
+from rung.client._client import (
+    Action,
+    ActQuery,
+    AsyncClient,
+    Begin,
+    Describing,
+    ExperimentQuery,
+    Kind,
+    LogQuery,
+    Resourcing,
+)
+from rung.client._directory import (
+    PlainAssignments,
+    PlainGroups,
+    PlainModels,
+    PlainProjects,
+    PlainUsers,
+    PlainWebhooks,
+    PlainWorkspaces,
+)
+from rung.client._error import ExperimentFailed, failure_of
+from rung.client._handle import ExperimentHandle
+from rung.client._inputs import Code, Config
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
+from rung.client._wait import Note, Shown
 
 T = TypeVar("T")
 
@@ -18,8 +42,12 @@ T = TypeVar("T")
 class Client:
     """`AsyncClient` with plain methods; an event loop of its own runs in a thread.
 
-    with Client("http://127.0.0.1:8080", token) as client:
-        print(client.best("k3v9x2ab").value)
+        client = Client()
+        experiment = client.submit("experiment.yaml", "code").wait()
+        print(experiment.best().params)
+
+    As there, `Client()` finds the gateway of `RUNG_URL`, or of the data folder. `close()`, or a
+    `with` block, closes its connections; so does the end of the process.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -30,6 +58,8 @@ class Client:
             target=self._loop.run_forever, name="rung-client", daemon=True
         )
         self._thread.start()
+        # Closes it with the process at the latest; holds no reference to this object.
+        self._closing = weakref.finalize(self, _close, self._client, self._loop, self._thread)
 
     def __enter__(self) -> Self:
         """Return the client."""
@@ -46,34 +76,152 @@ class Client:
 
     def close(self) -> None:
         """Close all connections and end the thread."""
-        if self._loop.is_closed():
-            return
-        self._run(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        self._closing()
 
-    def submit(
-        self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
-    ) -> api.Submitted:
-        """Submit an experiment file and, if it has one, its packed code folder."""
-        return self._run(self._client.submit(config, code, key=key))
+    @property
+    def url(self) -> str:
+        """Of the gateway."""
+        return self._client.url
 
-    def validate(self, config: str | bytes) -> api.Validated:
-        """Return an experiment file's configuration with all defaults."""
+    @property
+    def users(self) -> PlainUsers:
+        """The users of the installation."""
+        return PlainUsers(self._client.users, self._run)
+
+    @property
+    def service_accounts(self) -> PlainUsers:
+        """The service accounts."""
+        return PlainUsers(self._client.service_accounts, self._run)
+
+    @property
+    def groups(self) -> PlainGroups:
+        """The groups of users."""
+        return PlainGroups(self._client.groups, self._run)
+
+    @property
+    def workspaces(self) -> PlainWorkspaces:
+        """The workspaces that one may see."""
+        return PlainWorkspaces(self._client.workspaces, self._run)
+
+    @property
+    def projects(self) -> PlainProjects:
+        """The projects that one may see."""
+        return PlainProjects(self._client.projects, self._run)
+
+    @property
+    def assignments(self) -> PlainAssignments:
+        """Who has which role."""
+        return PlainAssignments(self._client.assignments, self._run)
+
+    @property
+    def webhooks(self) -> PlainWebhooks:
+        """The webhooks that one may see."""
+        return PlainWebhooks(self._client.webhooks, self._run)
+
+    @property
+    def models(self) -> PlainModels:
+        """The registered models that one may see, and their versions."""
+        return PlainModels(self._client.models, self._run)
+
+    def roles(self) -> list[api.Role]:
+        """Return the roles, and what each may."""
+        return self._run(self._client.roles())
+
+    def submit(  # noqa: PLR0913 - what can be chosen
+        self,
+        config: Config,
+        code: Code | None = None,
+        *,
+        follow_links: bool = False,
+        parent: str | None = None,
+        workspace: str | None = None,
+        project: str | None = None,
+        template: str | None = None,
+        key: str | None = None,
+    ) -> ExperimentHandle:
+        """Submit an experiment and, if it has one, its code folder.
+
+        Args:
+            config: an experiment file's path, its fields as a mapping, or YAML as text.
+            code: the folder, or the `data` of `rung.config.code_folder.pack`. The warnings list
+                what of the folder is left out.
+            follow_links: whether links that leave the folder are replaced by what they point to.
+            parent: the experiment that it was made from.
+            workspace: where it goes; as its file says if absent, else where `parent` is.
+            project: of the workspace.
+            template: of the workspace, which the file is merged with.
+            key: the idempotency key.
+
+        Raises:
+            Invalid: the experiment is refused; `errors` lists every problem.
+            InvalidCode: the folder cannot be packed.
+            ClientError: the file cannot be read, or the request was not answered.
+        """
+        submitted = self._run(
+            self._client.submit(
+                config,
+                code,
+                follow_links=follow_links,
+                parent=parent,
+                workspace=workspace,
+                project=project,
+                template=template,
+                key=key,
+            )
+        )
+        return ExperimentHandle(self, submitted.experiment_id, submitted.warnings)
+
+    def handle(self, experiment_id: str) -> ExperimentHandle:
+        """Return an experiment to work with; the id may be shortened.
+
+        Raises:
+            NotFound: there is no such experiment.
+        """
+        return ExperimentHandle(self, self.experiment(experiment_id).id, [])
+
+    def wait(
+        self,
+        experiment_id: str,
+        *,
+        timeout_s: float | None = None,
+        note: Note | None = None,
+        trials: Shown = "all",
+    ) -> api.Experiment:
+        """Return an experiment once it ended; `note` is called in this client's thread."""
+        waiting = self._client.wait(experiment_id, timeout_s=timeout_s, note=note, trials=trials)
+        return self._run(waiting)
+
+    def failure(self, experiment: api.Experiment) -> ExperimentFailed:
+        """Return the failure of an experiment, with the traceback of a failed trial."""
+        return self._run(failure_of(self._client, experiment))
+
+    def validate(self, config: Config) -> api.Validated:
+        """Return an experiment's configuration with all defaults; `config` as for `submit`."""
         return self._run(self._client.validate(config))
 
     def experiments(self, **query: Unpack[ExperimentQuery]) -> api.ExperimentList:
         """Return a page of experiments, the newest first."""
         return self._run(self._client.experiments(**query))
 
-    def experiment(self, experiment_id: str) -> api.Experiment:
-        """Return an experiment with its trials; the id may be shortened."""
-        return self._run(self._client.experiment(experiment_id))
+    def find(self, name: str) -> api.Found:
+        """Return the experiment, trial or checkpoint that an id, a part of it, or a name means."""
+        return self._run(self._client.find(name))
+
+    def kind_of(self, name: str) -> Kind:
+        """Return whether a name means an experiment, a trial or a checkpoint."""
+        return self._run(self._client.kind_of(name))
+
+    def experiment(self, experiment_id: str, *, trials: Shown = "all") -> api.Experiment:
+        """Return an experiment: with all its trials, with the five best (`top`), or with none."""
+        return self._run(self._client.experiment(experiment_id, trials=trials))
 
     def trial(self, trial_id: str) -> api.TrialDetail:
         """Return a trial with its checkpoints."""
         return self._run(self._client.trial(trial_id))
+
+    def code(self, experiment_id: str) -> bytes:
+        """Return an experiment's code as it ran, a tar.gz."""
+        return self._run(self._client.code(experiment_id))
 
     def trials(self, experiment_id: str) -> list[api.Trial]:
         """Return an experiment's trials."""
@@ -101,11 +249,134 @@ class Client:
         """Request that an experiment pauses, resumes, is canceled or is killed."""
         return self._run(self._client.ask(action, experiment_id, key=key))
 
+    def extend(
+        self,
+        experiment_id: str,
+        *,
+        trials: int | None = None,
+        max_time: int | None = None,
+        key: str | None = None,
+    ) -> api.Extended:
+        """Request more trials or a longer length; a search that ended goes on as a new one."""
+        return self._run(
+            self._client.extend(experiment_id, trials=trials, max_time=max_time, key=key)
+        )
+
+    def kill_trial(self, trial_id: str, *, key: str | None = None) -> api.TrialAsked:
+        """Request that one trial ends at once; its search goes on without it."""
+        return self._run(self._client.kill_trial(trial_id, key=key))
+
+    def delete_experiment(
+        self,
+        experiment_id: str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        now: bool = False,
+        key: str | None = None,
+    ) -> api.ExperimentDeletion:
+        """Delete an experiment that has ended: its checkpoints, metrics and log lines."""
+        return self._run(
+            self._client.delete_experiment(
+                experiment_id, force=force, dry_run=dry_run, now=now, key=key
+            )
+        )
+
+    def restore_experiment(self, experiment_id: str, *, key: str | None = None) -> api.Requested:
+        """Take the deletion of an experiment back."""
+        return self._run(self._client.restore_experiment(experiment_id, key=key))
+
+    def delete_checkpoint(
+        self,
+        checkpoint_id: str,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> api.CheckpointDeletion:
+        """Delete a checkpoint."""
+        return self._run(
+            self._client.delete_checkpoint(checkpoint_id, force=force, dry_run=dry_run, key=key)
+        )
+
+    def description(self, experiment_id: str) -> api.Description:
+        """Return what an experiment is called and filed under."""
+        return self._run(self._client.description(experiment_id))
+
+    def describe(
+        self,
+        experiment_id: str,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        **wanted: Unpack[Describing],
+    ) -> api.Description:
+        """Change what an experiment is called and filed under; what is not given stays."""
+        return self._run(self._client.describe(experiment_id, version=version, key=key, **wanted))
+
+    def batch(self, wanted: api.BatchWanted, *, key: str | None = None) -> api.BatchAnswer:
+        """Change many experiments, each by itself; what is refused keeps no other one back."""
+        return self._run(self._client.batch(wanted, key=key))
+
+    def resources(self, experiment_id: str) -> api.Resources:
+        """Return what an experiment may have of a resource pool."""
+        return self._run(self._client.resources(experiment_id))
+
+    def set_resources(
+        self,
+        experiment_id: str,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+        **wanted: Unpack[Resourcing],
+    ) -> api.Resources:
+        """Change an experiment's pool, priority, weight or limit; what is not given stays."""
+        return self._run(
+            self._client.set_resources(experiment_id, version=version, key=key, **wanted)
+        )
+
+    def change_retention(  # noqa: PLR0913 - the three numbers of the experiment file
+        self,
+        experiment_id: str,
+        *,
+        save_experiment_best: int | None = None,
+        save_trial_best: int | None = None,
+        save_trial_latest: int | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> api.RetentionAnswer:
+        """Change which checkpoints an experiment keeps; superfluous ones are deleted."""
+        return self._run(
+            self._client.change_retention(
+                experiment_id,
+                save_experiment_best=save_experiment_best,
+                save_trial_best=save_trial_best,
+                save_trial_latest=save_trial_latest,
+                dry_run=dry_run,
+                key=key,
+            )
+        )
+
     def move(
         self, trial_id: str, *, to: str | None = None, key: str | None = None
     ) -> api.MoveAsked:
         """Request that a trial checkpoints and resumes on another agent."""
         return self._run(self._client.move(trial_id, to=to, key=key))
+
+    def move_experiment(
+        self,
+        experiment_id: str,
+        *,
+        workspace: str | None = None,
+        project: str | None = None,
+        key: str | None = None,
+    ) -> api.Moved:
+        """Move an experiment to another workspace, or to another project of its own."""
+        return self._run(
+            self._client.move_experiment(
+                experiment_id, workspace=workspace, project=project, key=key
+            )
+        )
 
     def configure_pool(
         self,
@@ -164,6 +435,26 @@ class Client:
         """Yield `{trial_id, run, rows}` of metrics as they are reported; never ends."""
         return self._iterate(self._client.follow_metrics(experiment_id, begin=begin, after=after))
 
+    def log(self, **query: Unpack[ActQuery]) -> api.ActList:
+        """Return a page of who asked for what, the newest first."""
+        return self._run(self._client.log(**query))
+
+    def follow_log(
+        self,
+        *,
+        who: str | None = None,
+        experiment: str | None = None,
+        what: str | None = None,
+        begin: Begin = "start",
+        after: str | None = None,
+    ) -> Iterator[ServerEvent]:
+        """Yield who asks for what, as `Act` in JSON; never ends."""
+        return self._iterate(
+            self._client.follow_log(
+                who=who, experiment=experiment, what=what, begin=begin, after=after
+            )
+        )
+
     def audit(self, experiment_id: str) -> api.Audit:
         """Decide every decision about an experiment again, and compare."""
         return self._run(self._client.audit(experiment_id))
@@ -218,3 +509,10 @@ class Client:
         finally:
             if not self._loop.is_closed():
                 self._run(events.aclose())
+
+
+def _close(client: AsyncClient, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(client.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -1,11 +1,11 @@
 """HTTP requests to a gateway, retried with back-off.
 
 Failed connections and the statuses 502, 503 and 504 are retried until a time limit, so that a
-client outlasts a restart of the server. Each POST carries an Idempotency-Key, so that a repetition
-has no further effect. A server that never answered is retried for a few seconds only, and not at
-all if no connection can be made. While an answer does not begin, the server's health is requested
-beside it: so a server that accepts connections and hangs is detected within seconds, however long
-an answer may take.
+client outlasts a restart of the server; 429 is retried after the time that it names. Each POST
+carries an Idempotency-Key, so that a repetition has no further effect. A server that never
+answered is retried for a few seconds only, and not at all if no connection can be made. While an
+answer does not begin, the server's health is requested beside it: so a server that accepts
+connections and hangs is detected within seconds, however long an answer may take.
 
 The server is located again before each retry, because a restart may change its port. A server that
 answered once and then cannot be located is retried, too: it announces itself at the end of its
@@ -26,34 +26,33 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
+from urllib.parse import urlencode
 
-import aiohttp
 import msgspec
-import yarl
 
 from rung.backoff import Backoff
 from rung.client._data_folder import SOCKET, DataFolderError, check_owner, check_peer, short_path
 from rung.client._error import Unreachable, error_of
+from rung.client._http import Answer, ConnectionFailed, HttpError, InvalidAddress, Pool, Request
 from rung.client._location import Locate, Location
-
-if TYPE_CHECKING:
-    from aiohttp.connector import Connection
 
 API: Final = "/api/v1"
 _HEALTH: Final = "/healthz"
 _AFTER: Final = "Rung-After"
 
 _LATER: Final = frozenset({502, 503, 504})
+_LIMITED: Final = 429
+_LIMITED_S: Final = 120.0
+"""How long to retry what is refused because the token sent too many requests."""
 _BACKOFF: Final = Backoff(0.05, 2.0)
-_CONNECT_S: Final = 5.0
 _UNMET_S: Final = 3.0
 """How long to retry with a server that never answered."""
 _QUIET_S: Final = 5.0
 """Interval in which the server's health is requested while there is no answer."""
 _HEALTH_S: Final = 10.0
 """How long that may take; any answer counts."""
-_TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+_TRANSIENT: Final = (HttpError, TimeoutError)
 
 
 _after_decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
@@ -63,24 +62,6 @@ T = TypeVar("T")
 
 Query = Mapping[str, object]
 """Parameters of a request; those that are None are left out."""
-MakeBody = Callable[[], Any]
-"""Makes the body of a request, for each attempt again."""
-
-assert hasattr(aiohttp.ClientRequest, "send"), "aiohttp sends requests in another way by now"
-
-
-class _OwnersRequest(aiohttp.ClientRequest):
-    """A request that is sent only to a process of the caller's user."""
-
-    async def send(self, conn: "Connection") -> aiohttp.ClientResponse:
-        """Check the process at the other end, then send.
-
-        Raises:
-            DataFolderError: it belongs to another user.
-        """
-        assert conn.transport is not None
-        check_peer(conn.transport.get_extra_info("socket"))
-        return await super().send(conn)
 
 
 class Transport:
@@ -94,7 +75,7 @@ class Transport:
         """The positions that this client's writes reached."""
         self._patience_s = patience_s
         self._timeout_s = timeout_s
-        self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
+        self._pools: dict[Path | None, Pool] = {}
         """By the data folder whose socket they use; None: for URLs."""
         self._opened = contextlib.ExitStack()
 
@@ -105,9 +86,9 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections."""
-        for session in self._sessions.values():
-            await session.close()
-        self._sessions.clear()
+        for pool in self._pools.values():
+            await pool.close()
+        self._pools.clear()
         self._opened.close()
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
@@ -121,7 +102,7 @@ class Transport:
     async def post(
         self,
         path: str,
-        make_body: MakeBody | None = None,
+        body: bytes | None = None,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -132,7 +113,7 @@ class Transport:
             ClientError: it was refused, or not answered within the time limit.
         """
         keyed = {"Idempotency-Key": key or secrets.token_hex(16), **(headers or {})}
-        return await self._send(_Request("POST", path, make_body=make_body, headers=keyed))
+        return await self._send(_Request("POST", path, body=body, headers=keyed))
 
     @contextlib.asynccontextmanager
     async def open(
@@ -142,27 +123,10 @@ class Transport:
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
         silence_s: float,
-    ) -> AsyncIterator[aiohttp.StreamReader]:
+    ) -> AsyncIterator[Answer]:
         """Open an answer to be read piece by piece; only its beginning is retried.
 
-        Raises:
-            ClientError: it was refused, or not answered within the time limit.
-        """
-        async with self.answer(
-            path, query=query, headers=headers, silence_s=silence_s
-        ) as response:
-            yield response.content
-
-    @contextlib.asynccontextmanager
-    async def answer(
-        self,
-        path: str,
-        *,
-        query: Query | None = None,
-        headers: Mapping[str, str] | None = None,
-        silence_s: float,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an answer as `open` does; a redirection is not followed.
+        A redirection is not followed.
 
         Raises:
             ClientError: it was refused, or not answered within the time limit.
@@ -170,10 +134,10 @@ class Transport:
         request = _Request("GET", path, query=query or {}, headers=headers or {})
         stack = contextlib.AsyncExitStack()
 
-        async def attempt() -> aiohttp.ClientResponse:
+        async def attempt() -> Answer:
             response = await stack.enter_async_context(self._request(request, silence_s))
             if response.status >= 400:
-                body, later = await response.read(), response.headers.get("Retry-After")
+                body, later = await response.read(), response.headers.get("retry-after")
                 await stack.aclose()
                 raise _Refused(response.status, body, later)
             return response
@@ -184,15 +148,15 @@ class Transport:
     @contextlib.asynccontextmanager
     async def elsewhere(
         self, url: str, *, headers: Mapping[str, str], silence_s: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    ) -> AsyncIterator[Answer]:
         """Open an URL of another server, without the token and without retries.
 
         Raises:
-            aiohttp.ClientError: it does not answer.
+            HttpError: it does not answer.
+            TimeoutError: nothing was received for so long.
         """
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
-        exact = yarl.URL(url, encoded=True)  # its signature covers every character
-        async with self._session(None).get(exact, headers=headers, timeout=timeout) as response:
+        request = Request("GET", url, headers)
+        async with await self._pool(None).send(request, silence_s=silence_s) as response:
             yield response
 
     async def _send(self, request: "_Request") -> bytes:
@@ -200,7 +164,7 @@ class Transport:
             async with self._request(request, self._timeout_s) as response:
                 body = await response.read()
                 if response.status >= 400:
-                    raise _Refused(response.status, body, response.headers.get("Retry-After"))
+                    raise _Refused(response.status, body, response.headers.get("retry-after"))
                 return body
 
         return await self._retried(attempt)
@@ -217,7 +181,7 @@ class Transport:
                     late = time.monotonic() >= began + self._patience_s
                     if refused.status != 401 or late or not self._moved():
                         raise
-                except aiohttp.ClientConnectorError:
+                except ConnectionFailed:
                     if self._answered or not self._moved():
                         raise
 
@@ -236,9 +200,11 @@ class Transport:
     def _retry_s_after(self, error: BaseException) -> float:
         """Return for how long to retry after an error."""
         match error:
+            case _Refused() if error.status == _LIMITED:
+                return max(_LIMITED_S, self._patience_s)
             case _Refused():
                 return self._patience_s if error.status in _LATER else 0.0
-            case aiohttp.ClientConnectorError() if not self._answered:
+            case ConnectionFailed() if not self._answered:
                 return 0.0
             case Unreachable():
                 return self._patience_s if self._answered else 0.0
@@ -246,9 +212,7 @@ class Transport:
                 return self._patience() if isinstance(error, _TRANSIENT) else 0.0
 
     @contextlib.asynccontextmanager
-    async def _request(
-        self, request: "_Request", silence_s: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(self, request: "_Request", silence_s: float) -> AsyncIterator[Answer]:
         location = self._where()
         headers = dict(request.headers)
         if location.token:
@@ -256,35 +220,27 @@ class Transport:
         if self._after is not None:
             headers[_AFTER] = self._after
         query = {name: str(value) for name, value in request.query.items() if value is not None}
+        path = f"{request.path}{'&' if '?' in request.path else '?'}" if query else request.path
+        url = location.url.rstrip("/") + API + path + urlencode(query)
         try:
-            asking = self._session(location.data).request(
-                request.method,
-                location.url.rstrip("/") + API + request.path,
-                params=query,
-                data=request.make_body() if request.make_body else None,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=_CONNECT_S, sock_read=silence_s
-                ),
-                allow_redirects=False,
+            asking = self._pool(location.data).send(
+                Request(request.method, url, headers, request.body), silence_s=silence_s
             )
             async with await self._begun(asking, location) as response:
                 self._answered = True
-                written = response.headers.get(_AFTER)
+                written = response.headers.get(_AFTER.lower())
                 if written is not None:
                     self._after = _merged(self._after, written)
                 yield response
         except DataFolderError as error:
             raise Unreachable(str(error)) from error
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+        except InvalidAddress as error:
             raise Unreachable(
                 f"{location.url!r} is no address of a server: give one such as"
                 " http://127.0.0.1:8080 (--url, RUNG_URL)"
             ) from error
 
-    async def _begun(
-        self, asking: Awaitable[aiohttp.ClientResponse], location: Location
-    ) -> aiohttp.ClientResponse:
+    async def _begun(self, asking: Awaitable[Answer], location: Location) -> Answer:
         """Return an answer once its headers are there, as long as the server is alive.
 
         Raises:
@@ -314,28 +270,27 @@ class Transport:
 
     async def _is_alive(self, location: Location) -> bool:
         """Return whether the server answers at all."""
+        request = Request("GET", location.url.rstrip("/") + _HEALTH)
         try:
-            async with self._session(location.data).get(
-                location.url.rstrip("/") + _HEALTH,
-                timeout=aiohttp.ClientTimeout(total=_HEALTH_S),
-                allow_redirects=False,
+            async with (
+                asyncio.timeout(_HEALTH_S),
+                await self._pool(location.data).send(request, silence_s=_HEALTH_S),
             ):
                 return True
         except _TRANSIENT:
             return False
 
-    def _session(self, data: Path | None) -> aiohttp.ClientSession:
-        """Return the session for a data folder's socket, or for URLs."""
-        if data in self._sessions:
-            return self._sessions[data]
+    def _pool(self, data: Path | None) -> Pool:
+        """Return the connections to a data folder's socket, or to URLs."""
+        if data in self._pools:
+            return self._pools[data]
         if data is None:
-            made = aiohttp.ClientSession()
+            made = Pool()
         else:
             check_owner(data)
             folder = self._opened.enter_context(short_path(data))
-            connector = aiohttp.UnixConnector(f"{folder}/{SOCKET}")
-            made = aiohttp.ClientSession(connector=connector, request_class=_OwnersRequest)
-        self._sessions[data] = made
+            made = Pool(f"{folder}/{SOCKET}", check_peer)
+        self._pools[data] = made
         return made
 
     def _where(self) -> Location:
@@ -358,8 +313,6 @@ class Transport:
     def _unreachable(self, error: Exception) -> Unreachable:
         where = self._location.url if self._location else "the server"
         why = str(error) or type(error).__name__
-        if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
-            why = error.strerror  # without the path of the socket, which is the process's own
         return Unreachable(
             f"{where} does not answer ({why}): is `rung up` running there? `rung up` starts it,"
             " --url or RUNG_URL names another"
@@ -370,7 +323,7 @@ class _Request(NamedTuple):
     method: str
     path: str
     query: Query = MappingProxyType({})
-    make_body: MakeBody | None = None
+    body: bytes | None = None
     headers: Mapping[str, str] = MappingProxyType({})
 
 
@@ -410,9 +363,11 @@ def _read_after(token: str) -> tuple[str, list[tuple[str, int, int]]]:
 
 
 def _least_s(error: BaseException) -> float:
-    """Return the server's `Retry-After`, at most the longest back-off."""
+    """Return the server's `Retry-After`, at most the longest back-off; with 429 all of it."""
+    if not isinstance(error, _Refused):
+        return 0.0
+    most_s = _LIMITED_S if error.status == _LIMITED else _BACKOFF.most_s
     try:
-        asked = error.retry_after if isinstance(error, _Refused) else None
-        return min(float(asked or 0), _BACKOFF.most_s)
+        return min(float(error.retry_after or 0), most_s)
     except ValueError:
         return 0.0

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
 
+from rung.agent.forkserver.client import left_behind
 from servers.clickhouse import ClickHouse
 from servers.kafka import KafkaBroker
 from servers.network import Network
@@ -90,6 +91,7 @@ class LocalCluster:
         self.objects: Final = Seaweed(self.folder / "objects", host=self._host)
         self.token: Final = secrets.token_urlsafe(24)
         self._seal_key: Final = secrets.token_hex(32)
+        self._secrets_key: Final = secrets.token_hex(32)
         self._ports: Final = [free_port() for _ in range(replicas.get("gateway", 1))]
         self.environment: Final = {
             **self.objects.environment,
@@ -165,9 +167,11 @@ class LocalCluster:
         self.broker.stop()
 
     def kill(self) -> None:
-        """End everything at once (SIGKILL)."""
+        """End everything at once (SIGKILL), the trials that would outlive their agents too."""
         for process in (*self.agents, *self.services):
             process.kill()
+        for folder in (self.folder / "agents").glob("*"):
+            left_behind(folder, kill=True)
         for server in (self.objects, self.clickhouse, self.broker):
             server.kill()
 
@@ -175,12 +179,15 @@ class LocalCluster:
         options = list(self._options.get(name, ()))
         if name == "gateway":
             options += ["--bind", f"{_LOOPBACK}:{self._ports[number - 1]}"]
-        seals = {"RUNG_SEAL_KEY": self._seal_key} if name == "checkpoint-gc" else {}
+        keys = {
+            "checkpoint-gc": {"RUNG_SEAL_KEY": self._seal_key},
+            "gateway": {"RUNG_SECRETS_KEY": self._secrets_key},
+        }
         return Service(
             name,
             options,
             log=self.folder / "log" / f"{name}-{number}.log",
-            environment={**self.environment, **seals, **self._logins.get(name, {})},
+            environment={**self.environment, **keys.get(name, {}), **self._logins.get(name, {})},
         )
 
     def _name_of(self, agent: Service) -> str:
@@ -194,7 +201,11 @@ class LocalCluster:
             "agent",
             [*options, *self._options.get("agent", ())],
             log=self.folder / "log" / f"{name}.log",
-            environment={**self.environment, **self._logins.get("agent", {})},
+            environment={
+                **self.environment,
+                "RUNG_SECRETS_KEY": self._secrets_key,
+                **self._logins.get("agent", {}),
+            },
             prefix=self.network.join(name) if self.network else (),
         )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from rung.api.seal import SealReport
+from rung.api.states import Time
 
 Decision = Annotated[
     dict[str, Any] | None, Meta(description="its `type` and `data`; null: there is none")
@@ -43,6 +44,9 @@ class Audit(Struct, kw_only=True):
     imports: Annotated[
         list[str], Meta(description="what contradicts the imports on record, a line each")
     ] = field(default_factory=list[str])
+    deleted: Annotated[
+        dict[str, Time], Meta(description="deleted experiments that it is about, and when")
+    ] = field(default_factory=dict[str, Time])
     seals: Annotated[SealReport | None, Meta(description="the result of verifying the seals")] = (
         None
     )

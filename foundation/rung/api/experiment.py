@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from rung.api.checkpoint import Checkpoint
 from rung.api.states import ExperimentPhase, Time, TrialPhase
@@ -13,9 +13,14 @@ from rung.events.trial import MetricValue
 class Submitted(Struct, kw_only=True):
     """An experiment was accepted."""
 
-    experiment_id: str
+    experiment_id: Annotated[str, Meta(description="the same as `id`, for older scripts")]
     url: Annotated[str, Meta(description="path of the experiment in this API")]
     warnings: list[str]
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        """Name the experiment as all other answers do; a gateway of an earlier release did not."""
+        self.id = self.id or self.experiment_id
 
 
 class Validated(Struct, kw_only=True):
@@ -29,7 +34,25 @@ class Requested(Struct, kw_only=True):
     """A request is on record; its effect follows."""
 
     experiment_id: str
-    requested: Literal["pause", "resume", "cancel", "kill"]
+    requested: Literal["pause", "resume", "cancel", "kill", "restore"]
+
+
+class Extended(Struct, kw_only=True):
+    """A request for more is on record; its effect follows."""
+
+    experiment_id: Annotated[
+        str, Meta(description="the experiment that trains more; a new one if it had ended")
+    ]
+    parent: Annotated[str | None, Meta(description="of a new one, the one that had ended")]
+    trials: int | None
+    max_time: int | None
+
+
+class TrialAsked(Struct, kw_only=True):
+    """A request about a trial is on record; its effect follows."""
+
+    trial_id: str
+    requested: Literal["kill"]
 
 
 class MoveAsked(Struct, kw_only=True):
@@ -37,6 +60,154 @@ class MoveAsked(Struct, kw_only=True):
 
     trial_id: str
     to: Annotated[str | None, Meta(description="the agent to resume on; null: any other")]
+
+
+class Moved(Struct, kw_only=True):
+    """An experiment is in another workspace or project."""
+
+    experiment_id: str
+    workspace: Annotated[str, Meta(description="its name")]
+    project: Annotated[str, Meta(description="its name")]
+    workspace_id: str
+    project_id: str
+
+
+class Found(Struct, kw_only=True):
+    """What a reference stands for."""
+
+    kind: Literal["experiment", "trial", "checkpoint"]
+    id: str
+    experiment_id: str
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """Which checkpoints an experiment keeps, as in `checkpoint_storage` of its file."""
+
+    save_experiment_best: Annotated[int, Meta(description="the best n of all trials")]
+    save_trial_best: Annotated[int, Meta(description="the best n of each trial")]
+    save_trial_latest: Annotated[int, Meta(description="the latest n of each trial")]
+
+
+_Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class RetentionWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What of a retention is to change."""
+
+    save_experiment_best: Annotated[_Count | None, Meta(description="null: as it was")] = None
+    save_trial_best: Annotated[_Count | None, Meta(description="null: as it was")] = None
+    save_trial_latest: Annotated[_Count | None, Meta(description="null: as it was")] = None
+
+
+class RetentionAnswer(Struct, kw_only=True):
+    """A change of an experiment's retention, and what it deletes now."""
+
+    experiment_id: str
+    dry_run: Annotated[bool, Meta(description="whether nothing is on record")]
+    before: Retention
+    after: Retention
+    items: Annotated[list[Checkpoint], Meta(description="checkpoints that are superfluous")]
+    size_bytes: Annotated[int, Meta(description="of these checkpoints")]
+
+
+_Name = Annotated[str, Meta(min_length=1, max_length=500)]
+_Labels = Annotated[list[_Name], Meta(max_length=100)]
+_Words = Annotated[str, Meta(max_length=100_000)]
+
+
+class Description(Struct, kw_only=True):
+    """What an experiment is called and filed under."""
+
+    experiment_id: str
+    name: str
+    description: str
+    labels: list[str]
+    notes: str
+    archived: Annotated[bool, Meta(description="whether lists leave it out unless asked for it")]
+    version: Annotated[int, Meta(description="how often it was changed; the ETag has it")]
+
+
+class DescriptionWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What of a description is to change; null: as it was."""
+
+    name: _Name | None = None
+    description: _Words | None = None
+    labels: _Labels | None = None
+    add_labels: Annotated[_Labels, Meta(description="besides those that are there")] = []
+    remove_labels: _Labels = []
+    notes: _Words | None = None
+    archived: bool | None = None
+
+
+class Resources(Struct, kw_only=True):
+    """What an experiment may have of a resource pool: as submitted, or as changed since."""
+
+    experiment_id: str
+    pool: str
+    priority: Annotated[int, Meta(description="1 to 99, lower is more important")]
+    weight: Annotated[float, Meta(description="its share, under a policy that uses it")]
+    max_slots: Annotated[int | None, Meta(description="how many slots it may hold at once")]
+    slots_per_trial: int
+    version: Annotated[int, Meta(description="how often it was changed; the ETag has it")]
+    max_slot_hours: Annotated[
+        float | None, Meta(description="how many slot-hours it may use; then it ends")
+    ] = None
+
+
+class ResourcesWanted(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What of an experiment's resources is to change; null: as it was."""
+
+    pool: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    priority: Annotated[int, Meta(ge=1, le=99)] | None = None
+    weight: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    max_slots: Annotated[int, Meta(ge=0, le=2**31, description="0: no limit")] | None = None
+    max_slot_hours: (
+        Annotated[
+            float,
+            Meta(ge=0, le=1e9, description="0: no limit; it ends if it has used as much"),
+        ]
+        | None
+    ) = None
+
+
+class Dependent(Struct, kw_only=True):
+    """An experiment that started from a checkpoint."""
+
+    experiment_id: str
+    name: str
+    state: ExperimentPhase
+    checkpoint_id: str
+
+
+class CheckpointDeletion(Struct, kw_only=True):
+    """A request to delete a checkpoint; its effect follows."""
+
+    checkpoint: Checkpoint
+    dry_run: Annotated[bool, Meta(description="whether nothing is on record")]
+    dependents: Annotated[list[Dependent], Meta(description="experiments that started from it")]
+
+
+class ExperimentDeletion(Struct, kw_only=True):
+    """A request to delete an experiment; its effect follows."""
+
+    experiment_id: str
+    name: str
+    state: ExperimentPhase
+    dry_run: Annotated[bool, Meta(description="whether nothing is on record")]
+    trial_count: int
+    checkpoint_count: Annotated[int, Meta(description="those in the object store")]
+    checkpoint_bytes: int
+    log_lines: Annotated[int | None, Meta(description="null: not known here")]
+    log_bytes: int | None
+    code_shared: Annotated[
+        bool, Meta(description="whether its code stays, because other experiments have the same")
+    ]
+    dependents: Annotated[
+        list[Dependent], Meta(description="other experiments that started from its checkpoints")
+    ]
+    restorable_until: Annotated[
+        Time | None, Meta(description="until when that can be taken back; null: not at all")
+    ] = None
 
 
 class Validation(Struct, kw_only=True):
@@ -61,6 +232,16 @@ class Plan(Struct, kw_only=True):
     brackets: list[BracketPlan]
 
 
+class Rungs(Struct, kw_only=True):
+    """How far the trials of a bracket are."""
+
+    bracket: int
+    trials: Annotated[int, Meta(description="how many it has so far")]
+    reached: Annotated[
+        list[int], Meta(description="how many trials reached each rung, the shortest first")
+    ]
+
+
 class Trial(Struct, kw_only=True):
     """One choice of hyperparameters, and its training."""
 
@@ -73,7 +254,7 @@ class Trial(Struct, kw_only=True):
     hparams: dict[str, Any]
     seed: int
     run: Annotated[int, Meta(description="number of its newest run, counted from 1")]
-    restarts: int
+    restarts: Annotated[int, Meta(description="how often it was started again after a failure")]
     length: Annotated[int | None, Meta(description="how far its newest run goes")]
     units: Annotated[float, Meta(description="how far it got, in units of the time metric")]
     steps_completed: int
@@ -83,6 +264,15 @@ class Trial(Struct, kw_only=True):
     message: Annotated[str | None, Meta(description="how its last run ended")]
     parent: Annotated[
         str | None, Meta(description="the trial whose checkpoint it started from, if another's")
+    ] = None
+    status: Annotated[str | None, Meta(description="what it is doing, in its script's words")] = (
+        None
+    )
+    progress: Annotated[
+        float | None, Meta(description="how much of it is done, from 0 to 1, by its script")
+    ] = None
+    metadata: Annotated[
+        dict[str, Any] | None, Meta(description="what its script set as its metadata")
     ] = None
 
 
@@ -101,6 +291,15 @@ class BestTrial(Struct, kw_only=True):
     steps: int
 
 
+class Failure(Struct, kw_only=True):
+    """Trials that errored for causes that differ in numbers, addresses and folders alone."""
+
+    cause: Annotated[str, Meta(description="of the first of them")]
+    trials: Annotated[int, Meta(description="how many there are")]
+    trial_id: Annotated[str, Meta(description="the first of them")]
+    logs: Annotated[str, Meta(description="path of its log in this API")]
+
+
 class ExperimentSummary(Struct, kw_only=True):
     """An experiment as a list shows it."""
 
@@ -110,8 +309,8 @@ class ExperimentSummary(Struct, kw_only=True):
     method: str
     progress: Annotated[float, Meta(ge=0, le=1)]
     labels: list[str]
-    workspace: str
-    project: str
+    workspace: Annotated[str, Meta(description="its name")]
+    project: Annotated[str, Meta(description="its name")]
     submitted_at: Time
     ended_at: Time | None
     reason: str | None
@@ -122,10 +321,26 @@ class ExperimentSummary(Struct, kw_only=True):
         float | None, Meta(description="what every trial in full would be; null without lengths")
     ]
     eta_seconds: Annotated[float | None, Meta(description="null while unknown")]
+    failures: Annotated[
+        list[Failure], Meta(description="of its errored trials, the commonest first")
+    ] = field(default_factory=list[Failure])
+    checkpoint_count: Annotated[int, Meta(description="those in the object store")] = 0
+    checkpoint_bytes: Annotated[int, Meta(description="of those in the object store")] = 0
+    archived: Annotated[bool, Meta(description="whether lists leave it out unless asked for")] = (
+        False
+    )
+    workspace_id: str = ""
+    project_id: str = ""
+    owner: Annotated[str, Meta(description="name of the user who submitted it")] = ""
+    owner_id: str = ""
+    restorable_until: Annotated[
+        Time | None,
+        Meta(description="of a deleted one: until when that can be taken back"),
+    ] = None
 
 
 class Experiment(ExperimentSummary, kw_only=True):
-    """An experiment with all of its trials."""
+    """An experiment, with all of its trials unless others were asked for."""
 
     config: dict[str, Any]
     source: Annotated[
@@ -136,6 +351,28 @@ class Experiment(ExperimentSummary, kw_only=True):
     actor: str | None
     plan: Plan | None
     trials: list[Trial]
+    parent: Annotated[
+        str | None, Meta(description="the experiment that it was made from (`rung fork`)")
+    ] = None
+    retention: Annotated[
+        Retention | None, Meta(description="which checkpoints it keeps, as changed since")
+    ] = None
+    description: str = ""
+    notes: str = ""
+    storage: Annotated[
+        str,
+        Meta(description="the storage area of its checkpoints, as long as it lives; empty: none"),
+    ] = ""
+    trial_states: Annotated[
+        dict[str, int], Meta(description="how many of all its trials are in each state")
+    ] = field(default_factory=dict[str, int])
+    rungs: Annotated[
+        list[Rungs], Meta(description="how many of all its trials reached each rung, by bracket")
+    ] = field(default_factory=list[Rungs])
+    checkpoint_states: Annotated[
+        dict[str, int],
+        Meta(description="how many of its checkpoints are in each state, also deleted ones"),
+    ] = field(default_factory=dict[str, int])
 
 
 class BestAnswer(Struct, kw_only=True):
@@ -149,8 +386,15 @@ class BestAnswer(Struct, kw_only=True):
     hparams: dict[str, Any]
     checkpoint: Annotated[
         Checkpoint | None,
-        Meta(description="the one of the best validation; else the trial's newest that is left"),
+        Meta(
+            description="the one of the best validation; else, of those of the trial that are"
+            " left, the one with the best value, else the newest"
+        ),
     ]
+    checkpoint_value: Annotated[
+        MetricValue | None,
+        Meta(description="the metric at the checkpoint's step; null: not validated there"),
+    ] = None
 
 
 class ExperimentList(Struct, kw_only=True):
@@ -161,7 +405,7 @@ class ExperimentList(Struct, kw_only=True):
 
 
 class TrialList(Struct, kw_only=True):
-    """A page of trials, by index."""
+    """A page of trials, by index or the best first."""
 
     items: list[Trial]
     next_cursor: str | None

@@ -11,7 +11,10 @@ from rung.events.allocation import Slot
 class SlotUse(Slot, frozen=True, kw_only=True):
     """A slot, and the allocation that holds it."""
 
-    allocation_id: str | None
+    allocation_id: Annotated[
+        str | None, Meta(description="null: none holds it, or one that is not shown to you")
+    ]
+    busy: Annotated[bool, Meta(description="whether an allocation holds it, shown or not")] = False
 
 
 class Agent(Struct, kw_only=True):
@@ -142,6 +145,17 @@ class PoolStatus(Struct, kw_only=True):
     options: Annotated[dict[str, Any], Meta(description="the policy's own")] = {}
 
 
+class DiskUse(Struct, kw_only=True):
+    """The disk under a data folder."""
+
+    folder: str
+    free_bytes: Annotated[int, Meta(description="on its file system")]
+    total_bytes: Annotated[int, Meta(description="of its file system")]
+    used_bytes: Annotated[
+        dict[str, int], Meta(description="part of the folder → what it takes on the disk")
+    ]
+
+
 class Status(Struct, kw_only=True):
     """This installation in numbers."""
 
@@ -153,6 +167,11 @@ class Status(Struct, kw_only=True):
     problems: Annotated[
         list[str], Meta(description="problems for the operator, a sentence or two each")
     ] = []
+    checkpoint_count: Annotated[int, Meta(description="those in the object store")] = 0
+    checkpoint_bytes: Annotated[int, Meta(description="of those in the object store")] = 0
+    disk: Annotated[
+        DiskUse | None, Meta(description="null where the parts are on several machines")
+    ] = None
 
 
 class Health(Struct, kw_only=True):

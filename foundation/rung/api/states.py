@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-Time = Annotated[str, Meta(description="RFC 3339, UTC")]
+Time = Annotated[str, Meta(description="RFC 3339, UTC, to the millisecond")]
 
 ExperimentPhase = Literal["active", "paused", "canceling", "completed", "errored", "canceled"]
 ENDED: Final[frozenset[ExperimentPhase]] = frozenset({"completed", "errored", "canceled"})

@@ -2,7 +2,8 @@
 
 Configures the library `tenacity` for all of Rung: each wait is drawn at random from a range that
 doubles up to a maximum, so that callers that failed together do not retry together. The caller
-decides for how long each error is retried.
+decides for how long each error is retried. The library is imported at the first failure: most
+calls of a short command succeed.
 
 Services use `rung.runtime.retry`, which also logs and counts.
 """
@@ -12,12 +13,12 @@ import math
 import random
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Final, NamedTuple, TypeVar
-
-from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
-from tenacity.wait import wait_base
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from rung.events.errors import RungError
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 T = TypeVar("T")
 
@@ -59,6 +60,15 @@ class Backoff(NamedTuple):
         after an error; `note` is called before each retry.
         """
         rules = _Rules(self, patience_s, least_s, asyncio.get_running_loop().time)
+        try:
+            return await call()
+        except Exception as error:
+            if not rules.retries(error):
+                raise
+            failed: list[Exception] = [error]
+
+        from tenacity import AsyncRetrying, retry_if_exception  # noqa: PLC0415 - 20 ms
+
         trying = AsyncRetrying(
             sleep=asyncio.sleep,
             wait=rules,
@@ -69,6 +79,8 @@ class Backoff(NamedTuple):
         )
 
         async def attempt() -> T:
+            if failed:
+                raise failed.pop()
             return await call()
 
         return await trying(attempt)
@@ -82,6 +94,8 @@ class Backoff(NamedTuple):
         sleep: Callable[[float], None],
     ) -> T:
         """Retry a call in a thread; what `sleep` raises ends the retries."""
+        from tenacity import Retrying, retry_if_exception  # noqa: PLC0415 - see above
+
         rules = _Rules(self, patience_s, None, clock)
         trying = Retrying(
             sleep=sleep,
@@ -93,7 +107,7 @@ class Backoff(NamedTuple):
         return trying(call)
 
 
-class _Rules(wait_base):
+class _Rules:
     """The decisions of one sequence of attempts, for the library."""
 
     def __init__(
@@ -109,7 +123,7 @@ class _Rules(wait_base):
         self._clock = clock
         self._begun = clock()
 
-    def __call__(self, retry_state: RetryCallState) -> float:
+    def __call__(self, retry_state: "RetryCallState") -> float:
         """Return how long to wait."""
         doubled = min(retry_state.attempt_number - 1, 60)
         bound = min(self._backoff.first_s * 2.0**doubled, self._backoff.most_s)
@@ -121,20 +135,20 @@ class _Rules(wait_base):
         """Return whether an error is retried at all."""
         return isinstance(error, Exception) and self._patience_s(error) > 0
 
-    def stop(self, state: RetryCallState) -> bool:
+    def stop(self, state: "RetryCallState") -> bool:
         """Return whether the next attempt would be too late."""
         taken_s = self._clock() - self._begun + state.upcoming_sleep
         return taken_s > self._patience_s(_error_of(state))
 
 
-def _error_of(state: RetryCallState) -> BaseException:
+def _error_of(state: "RetryCallState") -> BaseException:
     assert state.outcome is not None
     error = state.outcome.exception()
     assert error is not None
     return error
 
 
-def _noted(note: Note | None) -> Callable[[RetryCallState], None] | None:
+def _noted(note: Note | None) -> Callable[["RetryCallState"], None] | None:
     if note is None:
         return None
     return lambda state: note(_error_of(state), state.upcoming_sleep)

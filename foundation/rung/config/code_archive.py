@@ -135,7 +135,7 @@ def check_archive(
 
 
 def unpack(
-    archive: Path,
+    archive: bytes | Path,
     folder: Path,
     *,
     max_unpacked: int = UNPACKED_MAX,

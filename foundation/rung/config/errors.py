@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rung.config.problem import PROBLEMS_MAX, PathPart, Problem, dotted, shown
+from rung.config.secret_name import for_message
 from rung.config.sections.experiment import Experiment
 from rung.config.sections.hyperparameter import KINDS, Group
 from rung.config.sections.searcher import RETIRED
@@ -29,7 +30,7 @@ def problems_of(error: ValidationError, tree: dict[str, Any], lines: Lines) -> l
         if len(found) > PROBLEMS_MAX:
             break  # enough for a refusal, and bounds its time
         path = _path(detail["loc"], tree)
-        problem = at(path, _message(detail, path), lines, value=_value(detail))
+        problem = at(path, _message(detail, path), lines, value=_value(detail, path))
         found.setdefault(problem.path, problem)
     return list(found.values())
 
@@ -70,13 +71,13 @@ def _is_tag(part: PathPart) -> bool:
     return isinstance(part, str) and part[:1] in {"<", "["}
 
 
-def _value(detail: ErrorDetails) -> str | None:
-    return None if detail["type"] == "missing" else shown(detail["input"])
+def _value(detail: ErrorDetails, path: Path) -> str | None:
+    return None if detail["type"] == "missing" else shown(for_message(detail["input"], path))
 
 
 def _message(detail: ErrorDetails, path: Path) -> str:
     kind = detail["type"]
-    given = detail["input"]
+    given = for_message(detail["input"], path)
     if kind == "extra_forbidden":
         return _unknown(detail["loc"], str(path[-1]))
     if kind == "missing":

@@ -1,12 +1,13 @@
 """Loads an experiment file: returns its configuration, or raises all of its problems at once."""
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rung.config import validators, warning
+from rung.config import space_spelling, validators, warning
 from rung.config.errors import at, problems_of
 from rung.config.problem import InvalidExperimentFile, Problem
 from rung.config.sections.experiment import SEED_MAX, Experiment
@@ -64,6 +65,8 @@ def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
     """
     source = document.read(text)
     problems = list(source.problems)
+    foreign = space_spelling.foreign(source.tree.get("hyperparameters"))
+    spelled = [at(path, message, source.lines) for path, message in foreign]
     try:
         settings = Experiment.model_validate(source.tree)
     except ValidationError as error:
@@ -73,6 +76,7 @@ def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
     known = {problem.path for problem in problems}
     between = [at(path, message, source.lines) for path, message in validators.check(source.tree)]
     problems += [problem for problem in between if problem.path not in known]
+    problems = [*spelled, *(problem for problem in problems if not _within(problem, spelled))]
     if problems:
         raise InvalidExperimentFile(sorted(problems, key=_line))
     given = settings.reproducibility.experiment_seed
@@ -91,6 +95,14 @@ def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
 def _plain() -> dict[str, Any]:
     searcher = {"name": "single", "metric": "-"}
     return Experiment.model_validate({"entrypoint": "-", "searcher": searcher}).model_dump()
+
+
+def _within(problem: Problem, others: Iterable[Problem]) -> bool:
+    """Return whether a problem is at the path of another one, or below it."""
+    return any(
+        problem.path == other.path or problem.path.startswith((f"{other.path}.", f"{other.path}["))
+        for other in others
+    )
 
 
 def _line(problem: Problem) -> float:

@@ -1,9 +1,9 @@
 """Sections of Determined without effect in Rung: validated as Determined does, and accepted."""
 
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Whole
@@ -32,7 +32,7 @@ class BindMount(Section):
     read_only: Flag = False
     """Whether it must not be written to."""
     propagation: str = "rprivate"
-    """How the mount propagates."""
+    """Propagation mode of the mount."""
 
 
 class Optimizations(Section):
@@ -41,38 +41,38 @@ class Optimizations(Section):
     aggregation_frequency: Positive = 1
     """How many batches make one step of the optimizer."""
     auto_tune_tensor_fusion: Flag = False
-    """Historical."""
+    """A field of older files."""
     average_aggregated_gradients: Flag = True
     """Whether such a step has the mean of their gradients, not the sum."""
     average_training_metrics: Flag = True
-    """Historical."""
+    """A field of older files."""
     gradient_compression: Flag = False
-    """Historical."""
+    """A field of older files."""
     grad_updates_size_file: str | None = None
-    """Historical."""
+    """A field of older files."""
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = "O0"
-    """Historical."""
+    """A field of older files."""
     tensor_fusion_cycle_time: Natural = 1
-    """Historical."""
+    """A field of older files."""
     tensor_fusion_threshold: Natural = 64
-    """Historical."""
+    """A field of older files."""
 
 
 class Profiling(Section):
-    """When to measure the machine."""
+    """When the machine is profiled."""
 
     enabled: Flag = False
-    """Whether to measure."""
+    """Whether the machine is profiled."""
     begin_on_batch: Natural = 0
-    """From which batch on."""
+    """First batch that is profiled."""
     end_after_batch: Natural | None = None
-    """Up to which batch."""
+    """Last batch that is profiled."""
     sync_timings: Flag = True
-    """Whether to wait for the device before taking the time."""
+    """Whether times are taken after the device is synchronised."""
 
 
 class Slurm(Section):
-    """For clusters run by Slurm."""
+    """Options for clusters that Slurm schedules."""
 
     slots_per_node: Positive | None = None
     """Slots on each node."""
@@ -83,7 +83,7 @@ class Slurm(Section):
 
 
 class Pbs(Section):
-    """For clusters run by PBS."""
+    """Options for clusters that PBS schedules."""
 
     slots_per_node: Positive | None = None
     """Slots on each node."""
@@ -92,21 +92,21 @@ class Pbs(Section):
 
 
 class Kerberos(Section):
-    """Historical."""
+    """A field of older files."""
 
     config_file: str
-    """Historical."""
+    """A field of older files."""
 
 
 class Security(Section):
-    """Historical."""
+    """A field of older files."""
 
     kerberos: Kerberos | None = None
-    """Historical."""
+    """A field of older files."""
 
 
 class PachydermPachd(Section):
-    """Where Pachyderm runs."""
+    """Address of Pachyderm's daemon."""
 
     host: str
     """Its host."""
@@ -115,7 +115,7 @@ class PachydermPachd(Section):
 
 
 class PachydermProxy(Section):
-    """Where Pachyderm is reached."""
+    """Address of Pachyderm's proxy."""
 
     scheme: str
     """http or https."""
@@ -137,77 +137,42 @@ class PachydermDataset(Section):
     branch: str
     """Its branch."""
     token: str
-    """What to log in with."""
+    """Access token."""
 
 
 class Pachyderm(Section):
     """Lineage of data in Pachyderm."""
 
     pachd: PachydermPachd
-    """Where Pachyderm runs."""
+    """Address of Pachyderm's daemon."""
     proxy: PachydermProxy
-    """Where Pachyderm is reached."""
+    """Address of Pachyderm's proxy."""
     dataset: PachydermDataset
     """The data set."""
 
 
 class Webhooks(Section):
-    """Which webhooks hear of this experiment."""
+    """Webhooks that are notified of this experiment."""
 
     webhook_id: list[Whole] | None = None
-    """By id."""
+    """Ids of the webhooks."""
     webhook_name: list[str] | None = None
-    """By name."""
+    """Names of the webhooks."""
     exclude: Flag = False
-    """Whether none does."""
+    """Whether no webhook is notified."""
 
 
 class Integrations(Section):
-    """Other services."""
+    """Integrations with other services."""
 
     pachyderm: Pachyderm | None = None
     """Lineage of data in Pachyderm."""
     webhooks: Webhooks | None = None
-    """Which webhooks hear of this experiment."""
-
-
-class LegacyLogAction(Section):
-    """The older way to write a log policy's action."""
-
-    type: Literal["cancel_retries", "exclude_node"]
-    """What to do."""
-
-
-def _action_tag(value: Any) -> str:
-    return "<map>" if isinstance(value, dict | LegacyLogAction) else "<text>"
-
-
-LogAction = Annotated[
-    Annotated[Literal["cancel_retries", "exclude_node"], Tag("<text>")]
-    | Annotated[LegacyLogAction, Tag("<map>")],
-    Discriminator(_action_tag),
-]
-
-
-class LogPolicy(Section):
-    """What to do when a line of a trial's log matches."""
-
-    name: str | None = None
-    """What to call it."""
-    pattern: str | None = None
-    """Regular expression; absent: the policy of that name is switched off."""
-    action: LogAction | None = None
-    """cancel_retries or exclude_node."""
-
-    @model_validator(mode="after")
-    def _named(self) -> Self:
-        if self.name is None and self.pattern is None:
-            raise PydanticCustomError("log_policy", "must have a `name`, and mostly a `pattern`")
-        return self
+    """Webhooks that are notified of this experiment."""
 
 
 class RetentionPolicy(Section):
-    """How long to keep what an experiment leaves."""
+    """How long the experiment's logs are kept."""
 
     log_retention_days: Annotated[int, Field(ge=-1, le=32767), AS_WHOLE]
     """Days to keep the logs; -1: for ever."""

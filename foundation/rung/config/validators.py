@@ -18,11 +18,6 @@ GRID_MAX: Final = 100_000
 AT_ONCE_MAX: Final = 10_000
 """Trials that are requested at once, in one decision of the searcher."""
 
-_CONSTANTS: Final = (
-    "the searcher `{}` trains one trial with constants;"
-    " write one value, or search with `random`, `grid` or `adaptive_asha`"
-)
-
 _HIDDEN: Final = "is what is shown in place of a secret; write the secret itself again"
 
 Found = tuple[tuple[PathPart, ...], str]
@@ -105,11 +100,8 @@ def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:
 def _space(name: Any, hyperparameters: Any) -> list[Found]:
     """Return what keeps the method from searching this space."""
     method = options_named(name)
-    if method is None or method.SPACE == "any":
+    if method is None or method.SPACE != "counted":
         return []
-    if method.SPACE == "constants":
-        message = _CONSTANTS.format(name)
-        return [(("hyperparameters", *path), message) for path, _ in _ranges(hyperparameters)]
     missing: list[Found] = [
         (
             ("hyperparameters", *path, "count"),
@@ -159,12 +151,15 @@ def _points(hyperparameters: Any) -> list[tuple[list[str], int]]:
 def _at_once(searcher: dict[str, Any], hyperparameters: Any) -> list[Found]:
     """Return whether more trials would be requested at once than can be."""
     try:
-        options = _searcher.validate_python(searcher).options()
+        section = _searcher.validate_python(searcher)
     except ValidationError:
         return []  # reported with the other fields
+    options = section.options()
+    if options.NEEDS_TIME and options.max_time is None:
+        return []  # reported as well
     points = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
     trials = options.trials(points)
-    wanted = min(trials, options.concurrent or trials)
+    wanted = min(trials, section.concurrent() or trials)
     if wanted <= AT_ONCE_MAX:
         return []
     message = (

@@ -1,12 +1,15 @@
-"""Warnings about an accepted file: fields without effect, secrets, mistaken exponents."""
+"""Warnings about an accepted file: fields without effect, secrets, what may be mistaken."""
 
 import math
+import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rung.config import secret
-from rung.config.problem import dotted
+from rung.config.problem import dotted, shortened
 from rung.config.sections.hyperparameter import Group
-from rung.methods.space import Log
+from rung.methods.space import Const, Leaf, Log
+from rung.methods.table import options_named
 
 _HERE: Final = "has no effect here"
 _STORE: Final = "checkpoints go to the platform's own store"
@@ -26,7 +29,6 @@ INERT: Final[dict[tuple[str, ...], str]] = {
     ("environment", "proxy_ports"): _CONTAINERS,
     ("environment", "registry_auth"): _CONTAINERS,
     ("integrations",): "there are no integrations yet",
-    ("log_policies",): "there are no log policies yet",
     ("optimizations", "auto_tune_tensor_fusion"): "historical",
     ("optimizations", "average_training_metrics"): "metrics are always those of all slots",
     ("optimizations", "gradient_compression"): "historical",
@@ -62,6 +64,15 @@ CONDITIONAL: Final[dict[tuple[str, ...], str]] = {
 }
 """Path → where it has an effect, of fields whose effect depends on the installation."""
 
+_LARGER: Final = frozenset(
+    [
+        *("acc", "auc", "auprc", "auroc", "bleu", "dice", "f1", "iou", "miou", "precision"),
+        *("psnr", "recall", "reward", "ssim"),
+    ]
+)
+"""Words in the names of metrics whose largest value is wanted; `accuracy` may be part of one."""
+_SMALLER: Final = frozenset(["err", "error", "loss", "minus", "neg", "negative"])
+
 
 def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
     """Return the warnings about an accepted file, one sentence each.
@@ -79,14 +90,35 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
         if _is_set(path, tree, plain)
     ]
     found.extend(secret.warnings_of(tree))
-    found.extend(_exponents(space))
+    leaves = space.leaves()
+    found.extend(_drawn_once(_given(tree, ("searcher", "name")), leaves))
+    found.extend(_exponents(leaves))
+    found.extend(_least(_given(tree, ("searcher",))))
     return found
 
 
-def _exponents(space: Group) -> list[str]:
-    """Return a warning for each `log` whose author probably gave values, not exponents."""
+def _drawn_once(method: Any, leaves: Sequence[Leaf]) -> list[str]:
+    """Return a warning if a method that trains one trial is given more than constants."""
+    options = options_named(method)
+    drawn = [dotted(leaf.path) for leaf in leaves if not isinstance(leaf.parameter, Const)]
+    if options is None or options.SPACE != "constants" or not drawn:
+        return []
+    listed = shortened(", ".join(drawn), 120)
+    return [
+        (
+            f"the searcher `{method}` draws {listed} once, for its one trial; for a search write"
+            " `random`, `grid` or `adaptive_asha`"
+        )
+    ]
+
+
+def _exponents(leaves: Sequence[Leaf]) -> list[str]:
+    """Return a warning for each `log` whose author perhaps gave values, not exponents.
+
+    Where that is certain, `space_spelling` refuses it.
+    """
     found = []
-    for leaf in space.leaves():
+    for leaf in leaves:
         it = leaf.parameter
         if not (isinstance(it, Log) and 0 < it.minval < it.maxval < 1 and it.base > 1):
             continue
@@ -97,6 +129,24 @@ def _exponents(space: Group) -> list[str]:
             f" for {it.minval:g} to {it.maxval:g} write {low:.4g} and {high:.4g}"
         )
     return found
+
+
+def _least(searcher: Any) -> list[str]:
+    """Return a warning if the least of what looks like an accuracy is searched, and unasked."""
+    metric = _given(searcher, ("metric",))
+    if not isinstance(metric, str) or _given(searcher, ("smaller_is_better",)) is not None:
+        return []
+    words = set(re.findall(r"f1|[a-z]+", metric.lower()))
+    high = _LARGER & words or "accuracy" in metric.lower()
+    if not high or _SMALLER & words:
+        return []
+    return [
+        (
+            f"searcher.metric: the trial with the smallest `{shortened(metric, 60)}` is the best"
+            " one; if the largest is meant, write `smaller_is_better: false` beside it (for"
+            ' `rung.tune`: `mode="max"`), else `smaller_is_better: true`'
+        )
+    ]
 
 
 def _is_set(path: tuple[str, ...], tree: dict[str, Any], plain: dict[str, Any]) -> bool:

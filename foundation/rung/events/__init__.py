@@ -1,9 +1,9 @@
 """Every event that Rung writes, and its envelope.
 
 One module per subject holds the payloads (`experiment`, `trial`, `checkpoint`, `allocation`,
-`metric`, `installation`, `ledger_import`); `envelope` wraps them as CloudEvents; `codec` turns an
-event into bytes and back; `upcast` reads what older versions wrote; `topic` lists the topics and
-maps keys to partitions; `errors` holds the tree of exceptions.
+`metric`, `directory` with its `changes`, `installation`, `ledger_import`); `envelope` wraps them
+as CloudEvents; `codec` turns an event into bytes and back; `upcast` reads what older versions
+wrote; `topic` lists the topics and maps keys to partitions; `errors` holds the tree of exceptions.
 """
 
 from rung.events.codec import decode, decode_from, encode

@@ -61,6 +61,8 @@ class AgentJoined(AgentEvent, frozen=True, kw_only=True):
     isolation: str = ""
     """What keeps its trials from acting as the agent and as each other: `namespaces`, `user ids
     60000-60999`, `none: …` with the reason. Empty: not known."""
+    seen_ms: int | None = None
+    """When its life before was last there, since 1970 and by its clock; None: not known."""
 
 
 def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
@@ -236,6 +238,8 @@ class AllocationSignaled(Placement, frozen=True, kw_only=True):
     """What failed on another agent of the allocation, where that is why."""
     machine: bool = False
     """Whether that failure is a machine's, and so the run's."""
+    final: bool = False
+    """Whether the search stopped the trial: no later run needs a checkpoint of its last step."""
 
 
 class UnplacedRun(Placement, frozen=True, kw_only=True):

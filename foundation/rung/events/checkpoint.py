@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rung.events import topic
+from rung.events.directory import ChangeRequested
 from rung.events.experiment import SearchDecision
 from rung.events.topic import Relayed
 from rung.events.trial import RunReport
@@ -33,7 +34,7 @@ class CheckpointDamaged(RunReport, frozen=True, kw_only=True):
 
 
 class CheckpointPinned(Struct, frozen=True, kw_only=True):
-    """Another experiment starts from this checkpoint; it is never deleted."""
+    """Another experiment starts from this checkpoint; it stays unless a user deletes it."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.pinned.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -43,6 +44,27 @@ class CheckpointPinned(Struct, frozen=True, kw_only=True):
     experiment_id: str
     checkpoint_id: str
     by: str
+
+
+class CheckpointDeletionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A user asked to delete a checkpoint.
+
+    It stays if a trial may still resume from it, or another experiment that is not in `despite`
+    starts from it.
+    """
+
+    TYPE: ClassVar[str] = "rung.checkpoint.deletion_requested.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    checkpoint_id: str
+    despite: list[str] = field(default_factory=list)
+    """Experiments that started from it, as the user was shown them."""
+    area: str = ""
+    """The storage area of the experiment's checkpoints, which is forgotten once it has ended."""
 
 
 class CheckpointReleased(SearchDecision, frozen=True, kw_only=True):
@@ -59,8 +81,8 @@ class CheckpointReleased(SearchDecision, frozen=True, kw_only=True):
     checkpoint_id: str
 
 
-class CheckpointRetired(Struct, frozen=True, kw_only=True):
-    """The retention policy no longer keeps this checkpoint."""
+class CheckpointRetired(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The retention policy no longer keeps this checkpoint, or a user asked to delete it."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.retired.v1"
     TOPIC: ClassVar[str] = topic.RETIREMENTS
@@ -71,6 +93,8 @@ class CheckpointRetired(Struct, frozen=True, kw_only=True):
     trial_id: str
     checkpoint_id: str
     reason: str
+    area: str = ""
+    """The storage area that it lies in."""
 
 
 class CheckpointDeleted(Struct, frozen=True, kw_only=True):
@@ -84,3 +108,34 @@ class CheckpointDeleted(Struct, frozen=True, kw_only=True):
     experiment_id: str
     trial_id: str
     checkpoint_id: str
+
+
+class CheckpointHeld(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """This checkpoint stays for a version of a model, until the directory releases it."""
+
+    TYPE: ClassVar[str] = "rung.checkpoint.held.v1"
+    TOPIC: ClassVar[str] = topic.RETIREMENTS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
+
+    experiment_id: str
+    checkpoint_id: str
+    model_version_id: str
+    area: str = ""
+    """The storage area that it lies in."""
+    request: ChangeRequested
+    """The request to register the version."""
+
+
+class CheckpointHoldRefused(Struct, frozen=True, kw_only=True):
+    """A version of a model was to be registered, and its checkpoint is not to stay."""
+
+    TYPE: ClassVar[str] = "rung.checkpoint.hold_refused.v1"
+    TOPIC: ClassVar[str] = topic.RETIREMENTS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
+
+    experiment_id: str
+    checkpoint_id: str
+    reason: str
+    request: ChangeRequested

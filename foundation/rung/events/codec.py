@@ -36,6 +36,7 @@ class _Wire(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     origin: str | None = None
     sequence: int | None = None
     traceparent: str | None = None
+    onbehalfof: str | None = None
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +77,7 @@ def encode(event: Event) -> bytes:
             event.origin,
             event.sequence,
             event.traceparent,
+            event.onbehalfof,
         )
     )
 
@@ -116,12 +118,12 @@ def decode_handled(value: bytes, types: Container[str]) -> Event | None:
     """
     try:
         wire = _wire_decoder.decode(value)
-        if wire.type in types or wire.type not in PAYLOADS:
-            event = _event(wire)
-            return event if event.type in types else None
+        if wire.type in PAYLOADS:
+            return _event(wire) if wire.type in types else None
+        event = _event(wire)  # of an older type, which becomes another one
     except msgspec.DecodeError as error:
         raise UndecodableEvent(f"not an event: {error}") from error
-    return None
+    return event if event.type in types else None
 
 
 def _event(wire: _Wire) -> Event:
@@ -141,6 +143,7 @@ def _event(wire: _Wire) -> Event:
         wire.origin,
         wire.sequence,
         wire.traceparent,
+        wire.onbehalfof,
     )
 
 

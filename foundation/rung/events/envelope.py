@@ -18,13 +18,16 @@ from rung.events import (
     allocation,
     checkpoint,
     deadletter,
+    directory,
     experiment,
     installation,
     ledger_import,
     metric,
     seal,
     trial,
+    webhook,
 )
+from rung.events.changes import subject_of_change
 from rung.events.topic import TOPICS, Relayed
 
 Payload = (
@@ -33,7 +36,25 @@ Payload = (
     | experiment.ResumeRequested
     | experiment.CancelRequested
     | experiment.KillRequested
+    | experiment.ExtensionRequested
+    | experiment.SearchExtended
+    | experiment.RetentionChanged
+    | experiment.ResourcesRequested
+    | experiment.ResourcesChanged
+    | experiment.SlotTimeCounted
+    | experiment.LimitReached
+    | experiment.DescriptionChanged
+    | experiment.ExperimentMoved
+    | experiment.DeletionRequested
+    | experiment.RestorationRequested
+    | experiment.DeletionDue
+    | experiment.DeletionScheduled
+    | experiment.ExperimentRestored
+    | experiment.ExperimentRetired
+    | experiment.ExperimentDeleted
     | experiment.SearchPlanned
+    | experiment.SearchDeferred
+    | experiment.SearchContinued
     | experiment.ExperimentPaused
     | experiment.ExperimentResumed
     | experiment.ExperimentEnded
@@ -42,17 +63,25 @@ Payload = (
     | trial.RunWithdrawn
     | trial.TrialPromoted
     | trial.TrialStopped
+    | trial.TrialKillRequested
     | trial.TrialClosed
     | trial.TrialStarted
     | trial.TrialRestored
     | trial.TrialValidated
+    | trial.TrialStatusSet
+    | trial.TrialMetadataSet
+    | trial.TrialProgressReported
     | trial.TrialExited
+    | trial.LogMatched
     | checkpoint.CheckpointStored
     | checkpoint.CheckpointDamaged
     | checkpoint.CheckpointPinned
+    | checkpoint.CheckpointDeletionRequested
     | checkpoint.CheckpointReleased
     | checkpoint.CheckpointRetired
     | checkpoint.CheckpointDeleted
+    | checkpoint.CheckpointHeld
+    | checkpoint.CheckpointHoldRefused
     | allocation.AgentJoined
     | allocation.DrainRequested
     | allocation.AgentLeft
@@ -69,7 +98,14 @@ Payload = (
     | allocation.AllocationSignaled
     | allocation.AllocationLost
     | allocation.AllocationDropped
+    | directory.ChangeRequested
+    | directory.DirectoryChanged
+    | directory.ChangeRefused
+    | directory.HoldRequested
+    | directory.HoldReleased
+    | directory.HoldAnswered
     | metric.MetricsReported
+    | metric.MetricsDeleted
     | metric.LogsPrinted
     | metric.LogsDropped
     | metric.LogsDeleted
@@ -82,11 +118,19 @@ Payload = (
     | ledger_import.ImportKeysListed
     | ledger_import.ImportCompleted
     | installation.InstallationUpgraded
+    | webhook.DeliveryRequested
+    | webhook.RedeliveryRequested
+    | webhook.DeliveryAttempted
     | seal.PartitionSealed
     | seal.PartitionTrimmed
 )
 """Every event that may lie in the ledger."""
 
+_RAISES_LEVEL: Final = (
+    experiment.ExperimentSubmitted,
+    installation.PoolUpgraded,
+    directory.ChangeRequested,
+)
 _SUBJECTS: Final = (
     "checkpoint_id",
     "allocation_id",
@@ -94,10 +138,12 @@ _SUBJECTS: Final = (
     "experiment_id",
     "agent_id",
     "import_id",
+    "webhook_id",
     "place",
     "topic",
     "pool",
     "ledger_id",
+    "directory",
 )
 
 
@@ -109,7 +155,10 @@ class Event(Struct, frozen=True, gc=False):
         source: its writer, `/rung/searcher` or `/rung/agent/<agent_id>`.
         subject: the id of the narrowest thing that it is about.
         time: RFC 3339 in UTC; for people, never for decisions.
-        actor: the user or token that requested it, if any.
+        actor: the id of the user who asked for it; None of what nobody asked for (what agents
+            report, relays copy, policies retire), and of facts of releases that named nobody.
+            What a decision leads to has the actor of the first fact on the way back by `cause`.
+        onbehalfof: the id of the user that the actor acted for, if any.
         cause: the id of the event that it answers.
         causeposition, causeindex: of a decision, its fact's position and its index among the
             fact's decisions, counted from 0.
@@ -130,6 +179,7 @@ class Event(Struct, frozen=True, gc=False):
     origin: str | None = None
     sequence: int | None = None
     traceparent: str | None = None
+    onbehalfof: str | None = None
 
     @property
     def type(self) -> str:
@@ -168,15 +218,13 @@ def experiment_of(data: Payload) -> str | None:
 
 def level_of(data: Payload) -> int:
     """Return the logic level to which an event raises its key; 1, the lowest, if it does not."""
-    match data:
-        case experiment.ExperimentSubmitted() | installation.PoolUpgraded():
-            return data.level
-        case _:
-            return 1
+    return data.level if isinstance(data, _RAISES_LEVEL) else 1
 
 
 def subject_of(data: Payload) -> str:
     """Return the id of the narrowest thing that the event is about."""
+    if isinstance(data, directory.ChangeRequested | directory.DirectoryChanged):
+        return subject_of_change(data.change)
     for name in _SUBJECTS:
         if name == "allocation_id" and name not in data.__struct_fields__:
             continue  # a request for a run is about the experiment, and names no allocation
@@ -194,6 +242,7 @@ def fact(  # noqa: PLR0913 - the attributes of the envelope
     sequence: int,
     time: str,
     actor: str | None = None,
+    onbehalfof: str | None = None,
     cause: str | None = None,
     traceparent: str | None = None,
 ) -> Event:
@@ -209,6 +258,7 @@ def fact(  # noqa: PLR0913 - the attributes of the envelope
         origin=origin,
         sequence=sequence,
         traceparent=traceparent,
+        onbehalfof=onbehalfof,
     )
 
 

@@ -14,6 +14,8 @@
     │   ├── ObjectUnavailable     it may work in a moment (retriable)
     │   ├── ObjectMissing
     │   └── ObjectDamaged         a digest or a size differs from the manifest
+    ├── SecretError               a secret cannot be encrypted or decrypted
+    │   └── SecretsUnavailable    the service of its key may work in a moment (retriable)
     ├── EffectRefused             the target of a sink refused
     ├── EffectUnavailable         the target of a sink may work in a moment (retriable)
     └── InvalidConfig             an experiment file, refused with paths and fixes
@@ -21,7 +23,8 @@
 A broken invariant is an `assert` instead, and the process dies.
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -100,6 +103,16 @@ class ObjectDamaged(ObjectError):
     """An object's digest or size differs from its manifest."""
 
 
+class SecretError(RungError):
+    """A secret cannot be encrypted or decrypted; the message holds none."""
+
+
+class SecretsUnavailable(SecretError):
+    """The service of a key did not answer, or is busy."""
+
+    retriable = True
+
+
 class EffectRefused(RungError):
     """The target of a sink refused, and will refuse again."""
 
@@ -122,7 +135,37 @@ class InvalidConfig(RungError):
         super().__init__("\n".join(f"{path}: {text}" for path, text in problems))
 
 
-def invalid_field(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return the path of an invalid field (empty for the whole value) and its error."""
-    text, _, path = str(error).partition(" - at ")
-    return path.strip("`").removeprefix("$").removeprefix("."), text
+def invalid_field(error: msgspec.ValidationError, kind: Any = None) -> tuple[str, str]:
+    """Return the path of an invalid field (empty for the whole value) and its error.
+
+    Args:
+        error: of a value that was decoded.
+        kind: what it was decoded as, so that the error of a field of few values says which.
+    """
+    text, _, found = str(error).partition(" - at ")
+    path = found.strip("`").removeprefix("$").removeprefix(".")
+    if kind is not None and text.startswith("Invalid enum value"):
+        values = _values(msgspec.inspect.type_info(kind), path.split("."))
+        if values:
+            text += f"; choose one of {', '.join(map(str, values))}"
+    return path, text
+
+
+def _values(kind: msgspec.inspect.Type, path: Sequence[str]) -> Sequence[object]:
+    """Return the values that a field may have; none where its type is not a list of them."""
+    match kind:
+        case msgspec.inspect.Metadata():
+            return _values(kind.type, path)
+        case msgspec.inspect.UnionType():
+            found = [_values(each, path) for each in kind.types]
+            return next((values for values in found if values), ())
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            return _values(kind.item_type, path)
+        case msgspec.inspect.LiteralType():
+            return kind.values
+        case msgspec.inspect.StructType() if path:
+            name = path[0].partition("[")[0]
+            types = [each.type for each in kind.fields if each.encode_name == name]
+            return _values(types[0], path[1:]) if types else ()
+        case _:
+            return ()

@@ -1,6 +1,6 @@
 """Streams without decisions: metrics, logs, heartbeats."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from msgspec import Struct
 
@@ -28,6 +28,21 @@ class MetricsReported(RunReport, frozen=True, kw_only=True):
     READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
 
     rows: list[MetricRow]
+
+
+class MetricsDeleted(Struct, frozen=True, kw_only=True):
+    """The metrics of a trial of a deleted experiment are deleted.
+
+    It follows the reports that it is about, in their partition.
+    """
+
+    TYPE: ClassVar[str] = "rung.metrics.deleted.v1"
+    TOPIC: ClassVar[str] = topic.METRICS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("metrics",)
+
+    experiment_id: str
+    trial_id: str
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
@@ -72,6 +87,10 @@ class LogsDropped(RunReport, frozen=True, kw_only=True):
     keep_days: int = 0
 
 
+EVER_MS: Final = 2**53 - 1
+"""A Unix time, in milliseconds, after which no line is printed; JSON's numbers hold it."""
+
+
 class LogsDeleted(Struct, frozen=True, kw_only=True):
     """The older lines of a trial were deleted, by a user or by the quota of all logs.
 
@@ -80,7 +99,7 @@ class LogsDeleted(Struct, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "rung.logs.deleted.v1"
     TOPIC: ClassVar[str] = topic.LOGS
-    WRITER: ClassVar[str] = "gateway, metrics"
+    WRITER: ClassVar[str] = "gateway, metrics, checkpoint-gc"
     READERS: ClassVar[tuple[str, ...]] = ("metrics",)
 
     experiment_id: str
@@ -88,7 +107,7 @@ class LogsDeleted(Struct, frozen=True, kw_only=True):
     before_ms: int
     """Lines printed before this Unix time, in milliseconds, are deleted."""
     lines: int
-    """How many there were."""
+    """How many there were; 0 where their experiment was deleted."""
     size_bytes: int
     """Of their text."""
 

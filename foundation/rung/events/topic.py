@@ -27,6 +27,9 @@ SEARCHES: Final = "searches"
 RETIREMENTS: Final = "retirements"
 POOLS: Final = "pools"
 PLACEMENTS: Final = "placements"
+REQUESTS: Final = "requests"
+DIRECTORY: Final = "directory"
+DELIVERIES: Final = "deliveries"
 METRICS: Final = "metrics"
 LOGS: Final = "logs"
 HEARTBEATS: Final = "heartbeats"
@@ -42,6 +45,9 @@ TOPICS: Final[dict[str, Topic]] = {
         Topic(RETIREMENTS, "experiment_id", "decisions"),
         Topic(POOLS, "pool", "facts"),
         Topic(PLACEMENTS, "pool", "decisions"),
+        Topic(REQUESTS, "directory", "facts"),
+        Topic(DIRECTORY, "directory", "decisions"),
+        Topic(DELIVERIES, "webhook_id", "stream"),
         Topic(METRICS, "trial_id", "stream"),
         Topic(LOGS, "trial_id", "stream"),
         Topic(HEARTBEATS, "agent_id", "stream"),

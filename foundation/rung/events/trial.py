@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from msgspec import Struct, field
 
 from rung.events import topic
-from rung.events.experiment import SearchDecision, Submission
+from rung.events.experiment import ExperimentRequest, SearchDecision, Submission
 from rung.events.topic import Relayed
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
@@ -18,7 +18,8 @@ MetricValue = float | NonFinite
 """A metric on the wire; JSON has no numbers that are not finite."""
 
 TrialState = Literal["completed", "stopped", "errored", "canceled"]
-"""completed: trained to its full length, or ended by itself; stopped: by the search."""
+"""completed: trained to its full length, or ended by itself; stopped: by the search. From level 2
+on, a trial without a usable result is errored however it ended."""
 
 ExitOutcome = Literal["finished", "preempted", "failed", "killed", "invalid_hp"]
 """How a run's process ended.
@@ -72,6 +73,14 @@ class RunSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name it by its digest."""
     config_digest: str | None = None
     """SHA-256 of that configuration as it lies in the object store."""
+    metadata: dict[str, Any] | None = None
+    """What the trial's script set as its metadata in an earlier run."""
+    areas: dict[str, str] = field(default_factory=dict)
+    """The storage areas of checkpoints, by experiment, as in `experiment.submitted`."""
+
+    def area_of(self, experiment_id: str) -> str:
+        """Return the storage area of an experiment's checkpoints; empty: none."""
+        return self.areas.get(experiment_id, "")
 
 
 class RunReport(Struct, frozen=True, kw_only=True):
@@ -84,6 +93,17 @@ class RunReport(Struct, frozen=True, kw_only=True):
     experiment_id: str
     trial_id: str
     run: int
+
+
+class TrialKillRequested(ExperimentRequest, frozen=True, kw_only=True):
+    """A user asked to end one trial at once; its search goes on without it.
+
+    Ignored where the experiment's level is below 2.
+    """
+
+    TYPE: ClassVar[str] = "rung.trial.kill_requested.v1"
+
+    trial_id: str
 
 
 class TrialRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,6 +138,9 @@ class RunRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=True
     spec: RunSpec
     submission: Submission | None = None
     """That of the experiment."""
+    excluded: list[str] = field(default_factory=list)
+    """Agents that it may not go to, because of what the trial's runs printed there. Without effect
+    where the pool's level is below 3."""
 
     @property
     def allocation_id(self) -> str:
@@ -125,7 +148,7 @@ class RunRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=True
         return allocation_id_of(self.spec.trial_id, self.spec.run)
 
 
-class RunWithdrawn(SearchDecision, frozen=True, kw_only=True):
+class RunWithdrawn(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
     """The searcher withdraws a run, waiting or running."""
 
     TYPE: ClassVar[str] = "rung.run.withdrawn.v1"
@@ -137,6 +160,8 @@ class RunWithdrawn(SearchDecision, frozen=True, kw_only=True):
     pool: str
     how: Withdrawal
     reason: str
+    final: bool = False
+    """Whether the search stopped the trial: no later run needs a checkpoint of its last step."""
 
     @property
     def allocation_id(self) -> str:
@@ -171,7 +196,7 @@ class TrialStopped(SearchDecision, frozen=True, kw_only=True):
     reason: str
 
 
-class TrialClosed(SearchDecision, frozen=True, kw_only=True):
+class TrialClosed(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
     """The trial will never train again and holds no slots."""
 
     TYPE: ClassVar[str] = "rung.trial.closed.v1"
@@ -183,6 +208,9 @@ class TrialClosed(SearchDecision, frozen=True, kw_only=True):
     reason: str
     restarts: int
     """How many of its runs failed."""
+    cause: str = ""
+    """Why it errored, without how often it was tried: what trials that fail alike have in common.
+    Empty: it did not, or the experiment's level is 1."""
 
 
 class TrialStarted(RunReport, frozen=True, kw_only=True):
@@ -208,19 +236,73 @@ class TrialValidated(RunReport, frozen=True, kw_only=True):
     """A run reported validation metrics at a step."""
 
     TYPE: ClassVar[str] = "rung.trial.validated.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "agent", "gateway")
 
     steps_completed: int
     metrics: dict[str, MetricValue]
 
 
+class TrialStatusSet(RunReport, frozen=True, kw_only=True):
+    """A script described what its trial is doing, for people."""
+
+    TYPE: ClassVar[str] = "rung.trial.status_set.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
+
+    status: str
+
+
+class TrialMetadataSet(RunReport, frozen=True, kw_only=True):
+    """A script set the metadata of its trial, in place of those before."""
+
+    TYPE: ClassVar[str] = "rung.trial.metadata_set.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    metadata: dict[str, Any]
+
+
+class TrialProgressReported(RunReport, frozen=True, kw_only=True):
+    """A script estimated how much of its trial is done."""
+
+    TYPE: ClassVar[str] = "rung.trial.progress_reported.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
+
+    progress: float
+    """From 0 to 1."""
+
+
+class LogMatched(RunReport, frozen=True, kw_only=True, omit_defaults=True):
+    """A line that a run printed matches the pattern of a log policy: the first such line.
+
+    An agent that takes a run over from another may report the match again.
+    """
+
+    TYPE: ClassVar[str] = "rung.log.matched.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "webhooks")
+
+    agent_id: str
+    policy: str
+    """Its name; of a policy without one, its pattern."""
+    action: str
+    """`cancel_retries`, `exclude_node`, `webhook`; empty: none. Unknown ones have no effect."""
+    rank: int
+    line: str
+    """Its first 1,024 characters."""
+
+
 CODE_REFUSED: Final = "code_refused"
 """The `fault` of a run whose code archive every agent refuses to unpack."""
+
+FAULTS_OF_CODE: Final = frozenset(
+    {"SyntaxError", "IndentationError", "TabError", "rung.core.errors.MetricMissing"}
+)
+"""Faults that lie in the code itself, so that each run of it has them."""
 
 
 class TrialExited(RunReport, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
     TYPE: ClassVar[str] = "rung.trial.exited.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "agent", "gateway")
 
     agent_id: str
     outcome: ExitOutcome

@@ -1,4 +1,4 @@
-"""The interface of ledgers, and functions on it; `tests/ledger/conformance.py` tests the adapters.
+"""The interface of ledgers, and functions on it; all adapters pass one set of conformance tests.
 
 The ledger is a set of topics, each divided into partitions, each a growing sequence of records
 numbered from 0 without gaps. A record never changes; the oldest of a partition may be removed.
@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
+from msgspec import Struct
+
 from rung.events import Event, encode, topic
 from rung.events.errors import LedgerError
 
@@ -17,8 +19,12 @@ FLEETING: Final = frozenset({topic.HEARTBEATS})
 """Topics whose removed records are not needed: reads below their start begin at it."""
 
 
-class Record(NamedTuple):
-    """One event in the ledger."""
+class Record(Struct, frozen=True, gc=False):
+    """One event in the ledger.
+
+    It refers to nothing that could refer to it, so the garbage collector does not track it: a
+    reader would have it look at each batch, and again and again at what followers keep.
+    """
 
     topic: str
     partition: int
@@ -211,9 +217,9 @@ def root_of(key: str) -> str:
 
 
 async def read_of(
-    ledger: Ledger, place: tuple[str, int], begin: int, end: int, root: str
+    ledger: Ledger, place: tuple[str, int], begin: int, end: int, root: str | None
 ) -> tuple[list[Record], int]:
-    """Return the first records between two positions whose keys are of a root.
+    """Return the first records between two positions whose keys are of a root; None: all.
 
     Returns:
         Some records, perhaps none, and the position up to which these are all.
@@ -221,11 +227,11 @@ async def read_of(
     Raises:
         LedgerError: as by `Ledger.read`.
     """
-    if isinstance(ledger, Rooted):
+    if root is not None and isinstance(ledger, Rooted):
         return await ledger.read_of(*place, begin, end, root)
     records = await ledger.read(*place, begin, min(_READ_MAX, end - begin))
     reached = records[-1].position + 1 if records else end
-    return [record for record in records if root_of(record.key) == root], reached
+    return [record for record in records if root in {None, root_of(record.key)}], reached
 
 
 def staged(ledger: Ledger) -> Ledger:

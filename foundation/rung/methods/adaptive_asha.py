@@ -10,15 +10,17 @@ idea is Hyperband's (Li et al., JMLR 2018), run asynchronously (Li et al., MLSys
 * trials of a bracket with k rungs: the share d**(k-1) / k of max_trials, rounded down, at least
   one; what is left goes to the first;
 * concurrency: split evenly, what is left one each from the first on, at least one each. (The
-  searcher keeps the sum below `max_concurrent_trials` even where there are more brackets.)
+  searcher keeps the sum below `max_concurrent_trials` even where there are more brackets.) Where
+  the file gives 0, each bracket gets as many as the last one has trials, and at least `divisor`.
 
 Determined's logarithms are floating-point, so that it finds log_3 243 a little below 5 and one
 rung less than there are; here they are exact. Brackets that would take the search above
 max_trials are left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import chain
 from typing import Annotated, ClassVar, Final, Literal, assert_never
 
 from msgspec import Meta, field
@@ -67,16 +69,33 @@ class AdaptiveAsha(Method, tag="adaptive_asha"):
         """Fold into the trial's bracket."""
         self.members[trial.bracket].left(trial, why)
 
-    def stops(self) -> list[Stop]:
-        """Return the trials that the brackets stop."""
-        return [stop for member in self.members for stop in member.stops()]
+    def killed(self, trial: Trial, *, resting: bool) -> None:
+        """Fold into the trial's bracket."""
+        self.members[trial.bracket].killed(trial, resting=resting)
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return the brackets' moves, the first bracket's first."""
-        moves: list[Move] = []
+    def extend(self, trials: int | None, max_time: int | None) -> None:
+        """Share the further trials out among the brackets, as the first ones were."""
+        first = self.members[0]
+        more = (trials or 0) - sum(member.trials for member in self.members)
+        if more <= 0:
+            return
+        rungs = [len(member.lengths) for member in self.members]
+        shares = bracket_trials(rungs, first.divisor, more)
+        for member, share in zip(self.members, shares, strict=False):
+            member.extend(member.trials + share, max_time)
+
+    def stops(self) -> Iterator[Stop]:
+        """Yield the trials that the brackets stop."""
+        return chain.from_iterable(member.stops() for member in self.members)
+
+    def moves(self, chance: Chance, free: int) -> Iterator[Move]:
+        """Yield the brackets' moves, the first bracket's first."""
         for member in self.members:
-            moves += member.moves(chance.after(moves), free - len(moves))
-        return moves
+            for move in member.moves(chance, free):
+                yield move
+                free -= 1
+            if free <= 0:
+                return
 
 
 _BracketRungs = Annotated[int, Meta(ge=1, le=RUNGS_MAX)]
@@ -121,9 +140,18 @@ class Options(AshaOptions, tag="adaptive_asha", kw_only=True):
         """Return the brackets."""
         rungs = self.all_rungs()
         trials = bracket_trials(rungs, self.divisor, self.max_trials)
-        concurrent = bracket_concurrency(len(trials), self.concurrent)
+        concurrent = self.concurrent_in(len(trials))
         chosen = enumerate(zip(rungs, trials, concurrent, strict=False))
         return AdaptiveAsha([self.bracket(i, k, n, slots) for i, (k, n, slots) in chosen])
+
+    def concurrent_unless_given(self) -> int:
+        """Return the trials of the last bracket, at least `divisor`, for each bracket."""
+        trials = bracket_trials(self.all_rungs(), self.divisor, self.max_trials)
+        return max(trials[-1], int(self.divisor)) * len(trials)
+
+    def concurrent_in(self, brackets: int) -> list[int]:
+        """Return the even shares of `max_concurrent_trials`."""
+        return bracket_concurrency(brackets, self.concurrent)
 
     def all_rungs(self) -> list[int]:
         """Return how many rungs each bracket has, most first."""

@@ -20,20 +20,24 @@ on that order; `hyperband` does not depend on it.
 
 A trial that fails for good counts as the worst in the rung it was due for; one that ends by
 itself counts there with its last value. A trial whose hyperparameters are refused counts
-nowhere and is replaced, up to `trials` times in a bracket; after that it counts as failed.
+nowhere and is replaced, up to `trials` times in a bracket; after that it counts as failed. A trial
+that its user killed keeps its place in the rungs that it reached, counts in no further one, and is
+not replaced.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import chain, islice
 from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, field
 
 from rung.events.experiment import BracketPlan
 from rung.methods.method import (
+    CONCURRENT_DEFAULT,
     WORST,
     Chance,
+    Concurrent,
     Continue,
     Create,
     Divisor,
@@ -86,27 +90,30 @@ class _Asha(Method):
         self.started += 1
         self.training += 1
 
+    def extend(self, trials: int | None, max_time: int | None) -> None:  # noqa: ARG002 - the rungs stay
+        """Start more trials."""
+        self.trials = trials or self.trials
+
     def _free(self, free: int) -> int:
         return min(free, self.concurrent - self.training) if self.concurrent else free
 
-    def _wanted(self, free: int) -> int:
-        return max(min(free, self.trials + self.replaced - self.started), 0)
-
-    def _creates(self, chance: Chance, length: int, free: int) -> list[Move]:
-        wanted = range(self._wanted(free))
-        return [Create(chance.sample(ahead), length, self.bracket) for ahead in wanted]
+    def _creates(self, length: int, free: int) -> Iterator[Create]:
+        wanted = min(free, self.trials + self.replaced - self.started)
+        return (Create(None, length, self.bracket) for _ in range(wanted))
 
     def _leave(self, trial: Trial, why: Leaving, due: int) -> None:
         """Fold that a trial left on its way to the rung `due`."""
         self.training -= 1
+        if why == "stopped":
+            return
         if why == "invalid_hp":
-            for rung in self.rungs[: len(trial.results)]:
-                rung.remove(trial.index)
+            for rung, cost in zip(self.rungs, trial.results, strict=False):
+                rung.remove((cost, trial.index))
             if self.replaced < self.trials:
                 self.replaced += 1
                 return
             due = 0
-        if why != "stopped" and due < len(self.rungs):
+        if due < len(self.rungs):
             self.rungs[due].add(trial.cost if why == "ended" else WORST, trial.index)
 
 
@@ -125,8 +132,8 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
         for k in range(first, len(trial.results)):
             rung = self.rungs[k]
             place = rung.add(trial.results[k], trial.index)
-            keep = max(int(len(rung.entries) // self.divisor), 1)
-            if k < len(self.rungs) - 1 and place >= keep:
+            keep = int(rung.count // self.divisor) or 1
+            if place >= keep and k < len(self.rungs) - 1:
                 reason = rung.evidence(place, self.lengths[k], keep)
                 self.judged[trial.index] = Stop(trial.index, k, reason)
                 return
@@ -141,13 +148,18 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
         self.stopped(trial)
         self._leave(trial, why, len(trial.results))
 
-    def stops(self) -> list[Stop]:
-        """Return the trials that were judged."""
-        return list(self.judged.values())
+    def killed(self, trial: Trial, *, resting: bool) -> None:  # noqa: ARG002 - none rests
+        """Fold that a trial is gone; nothing more is judged of it."""
+        self.stopped(trial)
+        self._leave(trial, "stopped", len(trial.results))
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return new trials."""
-        return self._creates(chance, self.lengths[-1], self._free(free))
+    def stops(self) -> Iterable[Stop]:
+        """Return the trials that were judged."""
+        return self.judged.values()
+
+    def moves(self, chance: Chance, free: int) -> Iterator[Move]:  # noqa: ARG002 - the searcher draws
+        """Yield new trials."""
+        return self._creates(self.lengths[-1], self._free(free))
 
 
 class PromotionAsha(_Asha, tag="asha_promotion"):
@@ -156,11 +168,11 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
     Where max_time is 1, all rungs have that length, and the lowest is the top.
     """
 
-    resting: list[list[Entry]] = field(default_factory=list[list[Entry]])
-    """For each rung, the entries that may yet be promoted, best first."""
+    resting: list[Rung] = field(default_factory=list[Rung])
+    """For each rung, the results of the trials that may yet be promoted."""
 
     def __post_init__(self) -> None:
-        self.resting = self.resting or [[] for _ in self.rungs]
+        self.resting = self.resting or [Rung() for _ in self.rungs]
 
     @property
     def _top(self) -> int:
@@ -176,10 +188,7 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         self._wake(trial, trial.rung)
 
     def _wake(self, trial: Trial, rung: int) -> None:
-        entry, waiting = (trial.results[rung], trial.index), self.resting[rung]
-        place = bisect_left(waiting, entry)
-        if waiting[place : place + 1] == [entry]:
-            del waiting[place]
+        self.resting[rung].remove((trial.results[rung], trial.index))
 
     def trained(self, trial: Trial) -> None:
         """Enter the trial in its rung, where it rests unless that is the top."""
@@ -187,53 +196,67 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         cost = trial.results[trial.rung]
         self.rungs[trial.rung].add(cost, trial.index)
         if trial.rung < self._top:
-            insort(self.resting[trial.rung], (cost, trial.index))
+            self.resting[trial.rung].add(cost, trial.index)
 
     def left(self, trial: Trial, why: Leaving) -> None:
         """Fold that a trial ended before its rung."""
         self._leave(trial, why, trial.rung)
 
-    def stops(self) -> list[Stop]:
-        """Return the resting trials, once no promotion is possible any more."""
-        if self.training or self._wanted(1) or next(self._promotions(), None):
-            return []
-        if self._last_promotion():
-            return []
-        return [
-            Stop(
-                index, k, rung.evidence(rung.place((cost, index)), self.lengths[k], self._keep(k))
-            )
-            for k, rung in enumerate(self.rungs)
-            for cost, index in self.resting[k]
-        ]
+    def killed(self, trial: Trial, *, resting: bool) -> None:
+        """Fold that a trial is gone, and is promoted no more."""
+        if resting:
+            self._wake(trial, trial.rung - 1)
+        else:
+            self._leave(trial, "stopped", trial.rung)
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return promotions from the top down, then new trials; at the end a last promotion."""
+    def stops(self) -> Iterator[Stop]:
+        """Yield the resting trials, once no promotion is possible any more."""
+        if self.training or self.trials + self.replaced > self.started:
+            return
+        if any(self._promotions()) or self._last_promotion():
+            return
+        for k, (rung, resting) in enumerate(zip(self.rungs, self.resting, strict=True)):
+            for entry in resting:
+                reason = rung.evidence(rung.place(entry), self.lengths[k], self._keep(k))
+                yield Stop(entry[1], k, reason)
+
+    def moves(self, chance: Chance, free: int) -> Iterator[Move]:  # noqa: ARG002 - the searcher draws
+        """Yield promotions from the top down, then new trials; at the end a last promotion."""
         free = self._free(free)
         if free <= 0:
-            return []
-        moves: list[Move] = list(islice(self._promotions(), free))
-        moves += self._creates(chance, self.lengths[0], free - len(moves))
-        return moves or self._last_promotion()
+            return
+        promotions: Iterator[Move] = self._promotions()
+        creates: Iterator[Move] = self._creates(self.lengths[0], free)
+        none = True
+        for move in islice(chain(promotions, creates), free):
+            yield move
+            none = False
+        if none:
+            yield from self._last_promotion()
 
     def _promotions(self) -> Iterator[Continue]:
         for k in reversed(range(self._top)):
+            rung, keep = self.rungs[k], self._keep(k)
+            if not keep:
+                continue
             for entry in self.resting[k]:
-                if self.rungs[k].place(entry) >= self._keep(k):
+                place = rung.place(entry)
+                if place >= keep:
                     break
-                yield self._promote(k, entry)
+                yield self._promote(k, entry, place, keep)
 
     def _last_promotion(self) -> list[Move]:
-        highest = max((k for k, rung in enumerate(self.rungs) if rung.entries), default=0)
-        if self.training or highest >= self._top or not self.resting[highest]:
+        highest = max((k for k, rung in enumerate(self.rungs) if rung.count), default=0)
+        if self.training or highest >= self._top or not self.resting[highest].count:
             return []
-        return [self._promote(highest, self.resting[highest][0])]
+        best = next(iter(self.resting[highest]))
+        place = self.rungs[highest].place(best)
+        return [self._promote(highest, best, place, self._keep(highest) or 1)]
 
     def _keep(self, rung: int) -> int:
-        return int(len(self.rungs[rung].entries) // self.divisor)
+        return int(self.rungs[rung].count // self.divisor)
 
-    def _promote(self, rung: int, entry: Entry) -> Continue:
-        place, keep = self.rungs[rung].place(entry), max(self._keep(rung), 1)
+    def _promote(self, rung: int, entry: Entry, place: int, keep: int) -> Continue:
         reason = self.rungs[rung].evidence(place, self.lengths[rung], keep)
         return Continue(entry[1], rung + 1, self.lengths[rung + 1], reason)
 
@@ -247,6 +270,13 @@ class AshaOptions(ManyTrials, kw_only=True):
     NEEDS_TIME = True
 
     max_trials: Annotated[MaxTrials, Meta(description="How many trials to start.")]
+    max_concurrent_trials: Annotated[
+        Concurrent,
+        Meta(
+            description="How many trials may train at once, up to 10,000; 0: as many as the"
+            " brackets need, so that at least one trial reaches the longest rung."
+        ),
+    ] = CONCURRENT_DEFAULT
     divisor: Annotated[
         Divisor,
         Meta(description="One trial in this many goes on from each rung to the next."),
@@ -277,11 +307,24 @@ class AshaOptions(ManyTrials, kw_only=True):
         """Return `max_trials`."""
         return self.max_trials
 
+    def extension(self, trials: int | None, max_time: int | None) -> str | None:  # noqa: ARG002 - any number
+        """Refuse more length: trials were compared at rungs that follow from it."""
+        return (
+            None if max_time is None else "its rungs follow from max_time, and trials were stopped"
+        )
+
     def rungs(self) -> list[int]:
         """Return the rungs of the largest bracket, which has those of all."""
         if not self.stop_once:
             return []
         return sorted(set(rung_lengths(self.most_rungs(), self.divisor, self.time())))
+
+    def going_on(self, plan: BracketPlan, rung: int, result: int) -> float:  # noqa: ARG002 - all rungs are alike
+        """Return the n-th result's own chance, or what it adds to the part that is promoted."""
+        keep = int(result // self.divisor)
+        if self.stop_once:
+            return max(keep, 1) / result
+        return keep - int((result - 1) // self.divisor)
 
     def most_rungs(self) -> int:
         """Return how many rungs the largest bracket has."""
@@ -314,6 +357,10 @@ class Options(AshaOptions, tag="async_halving", kw_only=True):
     }
 
     num_rungs: Annotated[int, Meta(ge=1, le=RUNGS_MAX, description="How many rungs there are.")]
+
+    def concurrent_unless_given(self) -> int:
+        """Return as many as let one trial reach the top: divisor**(num_rungs-1), as Determined."""
+        return min(int(Fraction(self.divisor) ** (self.num_rungs - 1)), self.max_trials)
 
     def plan(self, space: Sequence[Leaf]) -> Method:  # noqa: ARG002 - any space can be drawn from
         """Return the one bracket."""

@@ -1,5 +1,7 @@
 """What `single`, `grid` and `random` share: trials that are trained in full and never compared."""
 
+from collections.abc import Iterator
+
 from rung.events.experiment import BracketPlan
 from rung.methods.method import Chance, Create, Leaving, Method, Move, Trial
 
@@ -35,11 +37,17 @@ class FullLength(Method):
         if why == "invalid_hp" and self.replaced < self.replaceable:
             self.replaced += 1
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return new trials."""
-        wanted = self.trials + self.replaced - self.started
-        return [self.create(chance, ahead) for ahead in range(max(min(free, wanted), 0))]
+    def extend(self, trials: int | None, max_time: int | None) -> None:
+        """Train more trials, or longer."""
+        self.trials = trials or self.trials
+        self.length = max_time or self.length
+        self.replaceable = self.replaceable and self.trials
 
-    def create(self, chance: Chance, ahead: int) -> Create:
+    def moves(self, chance: Chance, free: int) -> Iterator[Move]:
+        """Yield new trials."""
+        wanted = self.trials + self.replaced - self.started
+        return (self.create(chance, ahead) for ahead in range(min(free, wanted)))
+
+    def create(self, chance: Chance, ahead: int) -> Create:  # noqa: ARG002 - all are drawn alike
         """Return a new trial, drawn independently."""
-        return Create(chance.sample(ahead), self.length)
+        return Create(None, self.length)

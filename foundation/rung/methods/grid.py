@@ -37,3 +37,9 @@ class Options(ManyTrials, tag="grid", kw_only=True):
     def trials(self, points: int) -> int:
         """Return one for each point."""
         return points
+
+    def extension(self, trials: int | None, max_time: int | None) -> str | None:
+        """Refuse all: there are as many trials as points, and those that ended train no more."""
+        if trials is not None:
+            return "a grid has one trial for each of its points; change the space"
+        return "trials of it may have ended, which would not train on" if max_time else None

@@ -14,14 +14,15 @@ trials.
 
 A trial that fails for good counts as the worst of the rung that it was due for; one that ends by
 itself counts with its last value. Where such a trial is among the best, it keeps its place with
-that value in the next rung, without training, so that no rung lacks a result. Trials whose
-hyperparameters are refused are not replaced.
+that value in the next rung, without training, so that no rung lacks a result. A trial that its
+user killed counts as failed; one that waited for the rest of its rung, as ended by itself. Trials
+whose hyperparameters are refused are not replaced.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta, Struct, field
@@ -73,7 +74,7 @@ class Bracket(Struct):
     def enter(self, rung: int, cost: float, index: int) -> None:
         """Add a result; once the rung is complete, judge it."""
         self.rungs[rung].add(cost, index)
-        complete = len(self.rungs[rung].entries) == self.sizes[rung]
+        complete = self.rungs[rung].count == self.sizes[rung]
         if complete and rung < len(self.rungs) - 1:
             self._judge(rung)
 
@@ -81,7 +82,7 @@ class Bracket(Struct):
         length, keep = self.lengths[rung], self.sizes[rung + 1]
         gone = frozenset(self.gone)
         carried: list[tuple[float, int]] = []
-        for place, (cost, index) in enumerate(self.rungs[rung].entries):
+        for place, (cost, index) in enumerate(self.rungs[rung]):
             reason = self.rungs[rung].evidence(place, length, keep)
             if index in gone:
                 carried += [(cost, index)] if place < keep else []
@@ -130,21 +131,32 @@ class Hyperband(Method, tag="hyperband"):
         member.gone.append(trial.index)
         member.enter(trial.rung, trial.cost if why == "ended" else WORST, trial.index)
 
-    def stops(self) -> list[Stop]:
-        """Return the trials that a complete rung leaves behind."""
-        return [stop for member in self.members for stop in member.judged.values()]
+    def killed(self, trial: Trial, *, resting: bool) -> None:
+        """Enter the worst value in the rung that the trial trained, or was ready, for.
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return promotions, then new trials, both in the order of the brackets."""
-        moves: list[Move] = []
+        The value that it has in an incomplete rung is kept.
+        """
+        member = self.members[trial.bracket]
+        if resting and trial.index not in member.ready:
+            member.gone.append(trial.index)
+        else:
+            self.continued(trial)
+            self.left(trial, "errored")
+
+    def stops(self) -> Iterator[Stop]:
+        """Yield the trials that a complete rung leaves behind."""
+        return chain.from_iterable(member.judged.values() for member in self.members)
+
+    def moves(self, chance: Chance, free: int) -> Iterator[Move]:  # noqa: ARG002 - the searcher draws
+        """Yield promotions, then new trials, both in the order of the brackets."""
+        return islice(self._wanted(), free)
+
+    def _wanted(self) -> Iterator[Move]:
         for member in self.members:
-            moves += islice(member.ready.values(), max(free - len(moves), 0))
+            yield from member.ready.values()
         for i, member in enumerate(self.members):
-            wanted = max(min(member.sizes[0] - member.started, free - len(moves)), 0)
-            drawn = chance.after(moves)
-            length = member.lengths[0]
-            moves += [Create(drawn.sample(ahead), length, i) for ahead in range(wanted)]
-        return moves
+            for _ in range(member.sizes[0] - member.started):
+                yield Create(None, member.lengths[0], i)
 
 
 class Options(ManyTrials, tag="hyperband", kw_only=True):
@@ -175,6 +187,11 @@ class Options(ManyTrials, tag="hyperband", kw_only=True):
         """Return the trials of all brackets."""
         return trials_of(self.max_time or 1, self.divisor, limit=TRIALS_MAX) or 0
 
+    def going_on(self, plan: BracketPlan, rung: int, result: int) -> float:
+        """Return the size of the next rung for the last result of a rung, 0 for any other."""
+        sizes = _sizes(plan.trials, len(plan.lengths), self.divisor)
+        return sizes[rung + 1] if result == sizes[rung] else 0
+
     def problem(self) -> str | None:
         """Return what makes the search absurdly large, if it is."""
         if not self.max_time:
@@ -193,11 +210,17 @@ class Options(ManyTrials, tag="hyperband", kw_only=True):
 
 
 def _plan_bracket(most: int, rungs: int, eta: float, max_time: int) -> Bracket:
-    sizes = [math.ceil(most * Fraction(eta) ** (rungs - 1) / rungs)]
-    for _ in range(rungs - 1):
-        sizes.append(max(int(sizes[-1] / Fraction(eta)), 1))
+    sizes = _sizes(math.ceil(most * Fraction(eta) ** (rungs - 1) / rungs), rungs, eta)
     lengths = rung_lengths(rungs, eta, max_time)
     return Bracket(lengths=lengths, sizes=sizes, rungs=[Rung() for _ in sizes])
+
+
+def _sizes(trials: int, rungs: int, eta: float) -> list[int]:
+    """Return how many trials each rung of a bracket compares."""
+    sizes = [trials]
+    for _ in range(rungs - 1):
+        sizes.append(max(int(sizes[-1] / Fraction(eta)), 1))
+    return sizes
 
 
 def trials_of(max_time: int, divisor: float, *, limit: int) -> int | None:

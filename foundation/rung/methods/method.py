@@ -6,7 +6,7 @@ snapshot. It decides by what was folded alone: no clock, no I/O, and random draw
 """
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Meta, Struct
@@ -49,9 +49,13 @@ class Start(Struct, frozen=True):
 
 
 class Create(Struct, frozen=True):
-    """Create a trial and train it to a length (None: until it ends by itself)."""
+    """Create a trial and train it to a length (None: until it ends by itself).
 
-    hparams: dict[str, Any]
+    Attributes:
+        hparams: its hyperparameters; None: drawn independently (`Chance.sample`).
+    """
+
+    hparams: dict[str, Any] | None
     length: int | None
     bracket: int = 0
     start: Start | None = None
@@ -124,15 +128,12 @@ class Chance(Struct, frozen=True):
     seed: int
     created: int
     """How many trials there are: the index of the next one."""
+    first: int = 0
+    """How many draws another search has used, of which this one is the continuation."""
 
     def sample(self, ahead: int) -> dict[str, Any]:
         """Return independent hyperparameters for the next trial (0), or one after it."""
-        return sample(self.space, self.seed, self.created + ahead)
-
-    def after(self, moves: Sequence[Move]) -> "Chance":
-        """Return the source for the trials after those that these moves create."""
-        more = sum(isinstance(move, Create) for move in moves)
-        return Chance(self.space, self.seed, self.created + more)
+        return sample(self.space, self.seed, self.first + self.created + ahead)
 
 
 class Method(Struct):
@@ -160,12 +161,36 @@ class Method(Struct):
     def left(self, trial: Trial, why: Leaving) -> None:
         """Fold that a trial ended before its length."""
 
-    def stops(self) -> list[Stop]:
-        """Return the trials to stop now."""
-        return []
+    def killed(self, trial: Trial, *, resting: bool) -> None:
+        """Fold that a user ended a trial: `trial.rung` is the one that it trained for.
 
-    def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return what to train next: at most `free` moves, in order of preference."""
+        By default it counts as one that failed for good. Where it was at rest, `trial.rung` is the
+        next one: by default it counts as continued, and then as failed.
+        """
+        if resting:
+            self.continued(trial)
+        self.left(trial, "errored")
+
+    def extend(self, trials: int | None, max_time: int | None) -> None:
+        """Fold that there are to be more trials, or longer ones: `Options.extension` allowed it.
+
+        Args:
+            trials: how many in all; None: as before.
+            max_time: how far each trains; None: as before. Runs are withdrawn, and requested
+                again with this length.
+        """
+        raise NotImplementedError
+
+    def stops(self) -> Iterable[Stop]:
+        """Return the trials to stop now; what they follow from does not change meanwhile."""
+        return ()
+
+    def moves(self, chance: Chance, free: int) -> Iterable[Move]:
+        """Return what to train next: at most `free` moves, in order of preference.
+
+        Asked only where at least one is free. There may be a hundred thousand moves: an iterator
+        makes them as they are taken. What they follow from does not change until the last is.
+        """
         raise NotImplementedError
 
     def holds(self) -> Collection[str]:
@@ -192,11 +217,14 @@ class SearchOptions(Struct, kw_only=True, tag_field="name"):
     """Whether the file may give both as the older `max_length`: as a map of units, or also as a
     bare number."""
     SPACE: ClassVar[Literal["any", "constants", "counted"]] = "any"
-    """What it searches: any space, constants alone, or ranges with a `count`."""
+    """What it searches: any space; constants, and what else there is is drawn once; or ranges with
+    a `count`."""
     COMPARES: ClassVar[bool] = True
     """Whether it compares trials, so that no run may go past its length."""
     SHARES: ClassVar[bool] = False
     """Whether trials may start from the checkpoints of others."""
+    NEEDS_VALUE: ClassVar[bool] = True
+    """Whether a trial without a value of the metric has no result, also with checkpoints."""
     ORDER_FREE: ClassVar[bool] = False
     """Whether its decisions do not depend on the order in which reports arrive."""
     STATES: ClassVar[tuple[type[Method], ...]]
@@ -220,6 +248,10 @@ class SearchOptions(Struct, kw_only=True, tag_field="name"):
         assert self.max_time is not None, self
         return self.max_time
 
+    def concurrent_unless_given(self) -> int:
+        """Return what `max_concurrent_trials: 0` in an experiment file stands for; 0: all."""
+        return 0
+
     def plan(self, space: Sequence[Leaf]) -> Method:
         """Return the initial state of the search.
 
@@ -235,6 +267,31 @@ class SearchOptions(Struct, kw_only=True, tag_field="name"):
     def rungs(self) -> list[int]:
         """Return the lengths at which runs validate on their way, shortest first."""
         return []
+
+    def extension(self, trials: int | None, max_time: int | None) -> str | None:  # noqa: ARG002 - of none
+        """Return why the search cannot have more trials or length, None if it can.
+
+        Args:
+            trials: how many it is to have in all; None: as before.
+            max_time: how far each is to train; None: as before.
+        """
+        return "its method plans a number of trials and their lengths together"
+
+    def concurrent_in(self, brackets: int) -> list[int]:
+        """Return how many trials of each of so many brackets may train at once; 0: all."""
+        return [0] * brackets
+
+    def going_on(self, plan: BracketPlan, rung: int, result: int) -> float:  # noqa: ARG002 - all results are alike
+        """Return how many trials are expected to train on because of the n-th result of a rung.
+
+        Args:
+            plan: of the bracket.
+            rung: not the last.
+            result: its number among the results of the rung, from 1.
+        """
+        if plan.trained:
+            return plan.trained[rung + 1] / max(plan.trained[rung], 1)
+        return plan.lengths[rung] / plan.lengths[rung + 1]
 
     def problem(self) -> str | None:
         """Return what is wrong between options, None if nothing; `max_time` may be absent."""

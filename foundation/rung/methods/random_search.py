@@ -37,6 +37,12 @@ class Options(ManyTrials, tag="random", kw_only=True):
         trials = self.max_trials
         return RandomSearch(trials=trials, length=self.max_time, replaceable=trials)
 
+    def extension(self, trials: int | None, max_time: int | None) -> str | None:  # noqa: ARG002 - any number
+        """Refuse more length, which trials that have ended would not train."""
+        if max_time is None:
+            return None
+        return "trials of it may have ended, which would not train on; give it more trials"
+
     def trials(self, points: int) -> int:  # noqa: ARG002 - drawn, not enumerated
         """Return `max_trials`."""
         return self.max_trials

@@ -22,6 +22,7 @@ class Options(SearchOptions, tag="single", kw_only=True):
     MAX_LENGTH = "any"
     SPACE = "constants"
     COMPARES = False
+    NEEDS_VALUE = False
     ORDER_FREE = True
     STATES = (Single,)
     EXAMPLES: ClassVar[Examples] = {"single": {"max_time": 6}}
@@ -29,6 +30,12 @@ class Options(SearchOptions, tag="single", kw_only=True):
     def plan(self, space: Sequence[Leaf]) -> Method:  # noqa: ARG002 - one trial in any space
         """Return the one trial."""
         return Single(trials=1, length=self.max_time)
+
+    def extension(self, trials: int | None, max_time: int | None) -> str | None:  # noqa: ARG002 - any length
+        """Refuse more trials, and a length where there was none."""
+        if trials is not None:
+            return "it has one trial; `random` has more"
+        return None if self.max_time is not None else "its trial has no length: it ends by itself"
 
     def trials(self, points: int) -> int:  # noqa: ARG002 - one trial in any space
         """Return one."""

@@ -144,26 +144,25 @@ def grid_point(space: Sequence[Leaf], index: int) -> dict[str, Any]:
     """Return the hyperparameters of a grid's point, points counted from 0."""
     values: list[Any] = []
     for leaf in reversed(space):
-        axis = _axis(leaf)
-        index, step = divmod(index, len(axis))
-        values.append(axis[step])
+        steps = _steps(leaf)
+        index, step = divmod(index, steps)
+        values.append(_on_axis(leaf.parameter, step, steps))
     return _nest(space, values[::-1])
 
 
-def _axis(leaf: Leaf) -> Sequence[Any]:
-    """Return the values of one parameter in a grid; of a range with `count` 1, its middle."""
-    steps = _steps(leaf)
-    match leaf.parameter:
+def _on_axis(parameter: Parameter, step: int, steps: int) -> Any:
+    """Return one of the values of a parameter in a grid; of a range with `count` 1, its middle."""
+    match parameter:
         case Const(val):
-            return [val]
+            return val
         case Categorical(vals):
-            return vals
+            return vals[step]
         case Int(low, high):
-            return [_whole_step(low, high, i, steps) for i in range(steps)]
+            return _whole_step(low, high, step, steps)
         case Double(low, high):
-            return [_between(low, high, _fraction(i, steps)) for i in range(steps)]
+            return _between(low, high, _fraction(step, steps))
         case Log(low, high, base):
-            return [power(base, _between(low, high, _fraction(i, steps))) for i in range(steps)]
+            return power(base, _between(low, high, _fraction(step, steps)))
 
 
 def _steps(leaf: Leaf) -> int:

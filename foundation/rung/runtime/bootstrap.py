@@ -27,6 +27,7 @@ from rung.ledger.export.import_record import check_imported
 from rung.ledger.factory import open_ledger
 from rung.runtime import logs
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
+from rung.runtime.garbage import short_collections
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
@@ -179,7 +180,8 @@ def _run(work: Coroutine[Any, Any, None], service: str) -> None:
     try:
         logs.log_to(service=service)
         raise_open_files()
-        asyncio.run(until_stopped(work))
+        with short_collections():
+            asyncio.run(until_stopped(work))
     except (RungError, BaseExceptionGroup) as failure:
         first = _first(failure)
         if not isinstance(first, RungError):

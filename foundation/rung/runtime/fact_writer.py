@@ -37,26 +37,26 @@ class FactWriter:
         self,
         data: Payload,
         *,
-        actor: str | None = None,
         origin: str | None = None,
         sequence: int | None = None,
         cause: str | None = None,
     ) -> Event:
-        """Append one fact; durable when it returns.
+        """Append one fact that nobody asked for; durable when it returns.
 
         Raises:
             LedgerUnavailable: it may not have been written; writing it again under the same
                 origin and sequence is safe.
         """
-        event = self.stamp(data, actor=actor, origin=origin, sequence=sequence, cause=cause)
+        event = self.stamp(data, origin=origin, sequence=sequence, cause=cause)
         await self._ledger.append([Draft.of(event)])
         return event
 
-    def stamp(
+    def stamp(  # noqa: PLR0913 - the attributes of the envelope
         self,
         data: Payload,
         *,
         actor: str | None = None,
+        onbehalfof: str | None = None,
         origin: str | None = None,
         sequence: int | None = None,
         cause: str | None = None,
@@ -73,6 +73,7 @@ class FactWriter:
             sequence=sequence,
             time=now(),
             actor=actor,
+            onbehalfof=onbehalfof,
             cause=cause,
             traceparent=tracing.current(),
         )

@@ -99,7 +99,10 @@ class Writes(Protocol):
 
 
 def numbered(it: Writes, event: Event, number: Number, facts: Sequence[Payload]) -> list[Event]:
-    """Wrap facts that were made of an event, under an origin and its sequence."""
+    """Wrap facts that were made of an event, under an origin and its sequence.
+
+    They have that number in common, so they must differ in topic or key.
+    """
     origin, sequence = number
     made = [
         fact(

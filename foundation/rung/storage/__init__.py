@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, ObjectUnavailable
-from rung.storage.checkpoint.deduplication import delete_checkpoint, locate, sweep_unfinished
+from rung.storage.area import areas_of, is_area, split_area
+from rung.storage.checkpoint.deduplication import (
+    delete_checkpoint,
+    delete_checkpoints,
+    locate,
+    sweep_unfinished,
+)
 from rung.storage.checkpoint.manifest import (
     FileEntry,
     Manifest,
@@ -41,18 +47,22 @@ __all__ = [
     "ObjectUnavailable",
     "Provenance",
     "StoredCheckpoint",
+    "areas_of",
     "check_file",
     "checkpoint_prefix",
     "copy_checkpoint",
     "copy_files",
     "delete_checkpoint",
+    "delete_checkpoints",
     "inspect",
+    "is_area",
     "load_checkpoint",
     "locate",
     "open_checkpoint",
     "open_store",
     "prepare",
     "read_manifest",
+    "split_area",
     "store_checkpoint",
     "sweep_unfinished",
 ]

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
+from rung.storage.area import area_prefix
 from rung.storage.durable_file import DurableFile, durable_file
 from rung.storage.key import INCOMING, check_name, check_prefix
 from rung.storage.no_follow import new_file, open_folder, sync_folder
@@ -49,18 +50,24 @@ _ATTEMPTS: Final = 5
 class FolderStore:
     """An object store in one folder of a local or shared file system."""
 
-    def __init__(self, root: Path, within: str = "", *, foreign: bool = False) -> None:
+    def __init__(
+        self, root: Path, within: str = "", *, foreign: bool = False, read_only: bool = False
+    ) -> None:
         """Open a store.
 
         Args:
             root: the folder of all objects.
             within: the prefix of all objects that this process will write, without a slash.
             foreign: whether others may write everywhere in it; it is then only read.
+            read_only: whether it is only read.
         """
         self._root = root.absolute()
+        self._within = within
         self._followed = 0 if foreign else _FOLLOWED
         self._incoming = self._root / within / INCOMING
-        if foreign:
+        self._areas: dict[str, FolderStore] = {}
+        self._read_only = foreign or read_only
+        if self._read_only:
             return
         with self._explained("open", str(self._root)):
             self._incoming.mkdir(parents=True, exist_ok=True)
@@ -80,6 +87,20 @@ class FolderStore:
     def parallel(self) -> int:
         """One: a disk gains nothing by more."""
         return 1
+
+    def area(self, name: str) -> "FolderStore":
+        """Return the store of a storage area; itself for an empty name."""
+        if not name:
+            return self
+        if name not in self._areas:
+            prefix = area_prefix(name)
+            inside = self._within.startswith(prefix)
+            self._areas[name] = FolderStore(
+                self._root / prefix,
+                self._within.removeprefix(prefix) if inside else "",
+                read_only=self._read_only or bool(self._within and not inside),
+            )
+        return self._areas[name]
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name, durably and all or nothing."""

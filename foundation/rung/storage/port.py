@@ -27,6 +27,16 @@ class ObjectStore(Protocol):
         """How many objects to put or get at a time, from threads."""
         ...
 
+    def area(self, name: str) -> "ObjectStore":
+        """Return the store of the checkpoints of a storage area; itself for an empty name.
+
+        It is closed with this one.
+
+        Raises:
+            ObjectError: no area can have this name, or it cannot be opened.
+        """
+        ...
+
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name, durably and all or nothing."""
         ...

@@ -7,7 +7,7 @@ import click
 import structlog
 
 from rung.sim.scenario import run
-from rung.sim.workload import METHODS, stormy
+from rung.sim.workload import METHODS, changed, limited, stormy
 
 
 @click.command()
@@ -16,13 +16,16 @@ from rung.sim.workload import METHODS, stormy
 @click.option(
     "--method", type=click.Choice(sorted(METHODS)), default="hyperband", show_default=True
 )
-def main(seed: int, seeds: int, method: str) -> None:
+@click.option("--changes", is_flag=True, help="Users change the search on its way.")
+@click.option("--limit", is_flag=True, help="The search has few slot-hours.")
+def main(seed: int, seeds: int, method: str, *, changes: bool, limit: bool) -> None:
     """Simulate a search under faults and check what must hold."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     failed = 0
+    scenario = (changed if changes else limited if limit else stormy)(method)
     for number in range(seed, seed + seeds):
         try:
-            outcome = run(stormy(method), number)
+            outcome = run(scenario, number)
         except AssertionError as error:
             failed += 1
             click.echo(f"seed {number}: FAILED: {error}")

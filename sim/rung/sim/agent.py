@@ -23,6 +23,7 @@ from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.metric import AgentBeat
 from rung.events.trial import (
     ExitOutcome,
+    MetricValue,
     RunSpec,
     TrialExited,
     TrialRestored,
@@ -37,11 +38,18 @@ _BACK_MS: Final = 500
 _LOST_MS: Final = 45_000
 """Longer than the failure detector waits for a heartbeat."""
 _BEAT_S: Final = 5.0
+_DIVERGING: Final = 32
+"""Of 256 choices of hyperparameters, so many never have a finite value."""
 
 
-def curve(hparams: dict[str, Any], units: int) -> float:
-    """Return the metric of a trial after so many units of training: falls towards a limit."""
+def curve(hparams: dict[str, Any], units: int) -> MetricValue:
+    """Return the metric of a trial after so many units of training: falls towards a limit.
+
+    With some hyperparameters it diverges at once.
+    """
     digest = hashlib.sha256(json.dumps(hparams, sort_keys=True).encode()).digest()
+    if digest[15] < _DIVERGING:
+        return "NaN"
     limit = int.from_bytes(digest[:6]) / 2**48
     speed = 0.05 + int.from_bytes(digest[6:12]) / 2**48
     return limit + (1.0 + limit) / (1.0 + speed * units)
@@ -148,7 +156,8 @@ class Agent:
         run = _Run(spec, 0)
         for checkpoint in spec.restore:
             # Two are kept to restore from, so one is gone only when both turned out damaged.
-            gone = not self._world.objects.list(checkpoint_prefix(spec.experiment_id, checkpoint))
+            store = self._world.objects.area(spec.area_of(spec.experiment_id))
+            gone = not store.list(checkpoint_prefix(spec.experiment_id, checkpoint))
             assert not gone or self._world.faults.damage > 0, f"{checkpoint} is needed and gone"
             if gone or self._world.happens(self._world.faults.damage):
                 damaged = CheckpointDamaged(
@@ -216,8 +225,9 @@ class Agent:
         name = f"c{len(self._checkpoints)}"
         self._checkpoints[name] = run.units
         prefix = checkpoint_prefix(run.spec.experiment_id, name)
+        store = self._world.objects.area(run.spec.area_of(run.spec.experiment_id))
         for file in ("weights", MANIFEST):
-            self._world.objects.put_bytes(prefix + file, b"")
+            store.put_bytes(prefix + file, b"")
         self._world.write(
             CheckpointStored(
                 experiment_id=run.spec.experiment_id,

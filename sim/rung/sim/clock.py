@@ -4,7 +4,7 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
@@ -12,6 +12,8 @@ Ts = TypeVarTuple("Ts")
 
 BEFORE_JOB: Final[ContextVar[Callable[[], None]]] = ContextVar("before", default=lambda: None)
 """Called before the work of each thread; what it raises is raised in place of it."""
+_TIE_S: Final = 1e-12
+"""Between two timers of the same time."""
 
 
 class _Jump(selectors.SelectSelector):
@@ -36,11 +38,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._jump = _Jump()
+        self._timers = 0
         super().__init__(self._jump)
 
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self._jump.now_s
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call back at a time; of several at the same time, in the order of these calls.
+
+        The heap of asyncio has no order among them: it depends on all other timers.
+        """
+        self._timers += 1
+        return super().call_at(when + self._timers * _TIE_S, callback, *args, context=context)
 
     def run_in_executor(
         self,

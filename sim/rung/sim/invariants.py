@@ -1,7 +1,7 @@
 """What must hold of a simulated ledger: at any moment, and once all has come to rest."""
 
 import sqlite3
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -11,11 +11,29 @@ from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.state import State as CollectionState
 from rung.cli.operations.components import PROCESSORS
 from rung.events import Event, encode, topic
-from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
+from rung.events.checkpoint import (
+    CheckpointDeleted,
+    CheckpointDeletionRequested,
+    CheckpointRetired,
+    CheckpointStored,
+)
+from rung.events.directory import DIRECTORY, ChangeRefused, DirectoryChanged
+from rung.events.experiment import (
+    ExperimentDeleted,
+    ExperimentEnded,
+    ExperimentRetired,
+    ExperimentSubmitted,
+    LimitReached,
+)
+from rung.events.trial import RunRequested, TrialClosed, TrialValidated
+from rung.gateway.directory.directory import Directory
+from rung.gateway.directory.processor import DirectoryProcessor
+from rung.gateway.directory.state import administrators
 from rung.gateway.projections.experiment import Experiment
 from rung.gateway.projections.experiments import ExperimentProjection, read_experiment
 from rung.gateway.projections.pools import Pool, PoolProjection, read_pools
 from rung.gateway.projections.read_models import PROJECTIONS
+from rung.gateway.projections.usage import HOUR_MS, UsageProjection
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor, audit
 from rung.runtime.processor.processor import S
@@ -56,12 +74,18 @@ async def check_at_rest(world: World, folder: Path) -> None:
         assert verdict.same, f"{processor.name} decides otherwise: {verdict}"
         assert not verdict.pending, f"{processor.name} left undecided: {verdict.pending}"
     await _check_checkpoints(world)
+    await _check_results(world)
+    await _check_limits(world, folder)
     for make in PROJECTIONS:
         await _check_tables(world, make(), folder)
 
 
 async def _check_checkpoints(world: World) -> None:
-    """Every checkpoint that was retired is deleted, in effect once; no other one is."""
+    """Every checkpoint that was retired is deleted, in effect once; no other one is.
+
+    All are of an experiment that was deleted. Of a request about an experiment that has ended, a
+    repetition is decided again.
+    """
     facts = Effective()(await world.records(topic.EXPERIMENTS))
     decisions = Effective()(await world.records(topic.RETIREMENTS))
     owner = {
@@ -69,22 +93,85 @@ async def _check_checkpoints(world: World) -> None:
         for event in facts
         if isinstance(data := event.data, CheckpointStored)
     }
+    areas = {
+        data.experiment_id: data.area
+        for event in facts
+        if isinstance(data := event.data, ExperimentSubmitted)
+    }
     retired = Counter(_checkpoints(decisions, CheckpointRetired))
     deleted = Counter(_checkpoints(facts, CheckpointDeleted))
-    assert set(retired.values()) <= {1}, f"retired twice: {retired.most_common(3)}"
+    asked = {
+        data.checkpoint_id
+        for event in facts
+        if isinstance(data := event.data, CheckpointDeletionRequested)
+    }
+    twice = [name for name, times in retired.items() if times > 1 and name not in asked]
+    assert not twice, f"retired twice: {twice[:3]}"
     assert deleted == retired, f"retired: {retired - deleted}, deleted: {deleted - retired}"
     there = {
         name
         for name, experiment_id in owner.items()
-        if world.objects.list(checkpoint_prefix(experiment_id, name))
+        if world.objects.area(areas[experiment_id]).list(checkpoint_prefix(experiment_id, name))
     }
-    assert there == owner.keys() - retired.keys(), "files of other checkpoints than are retained"
+    whole = Counter(_experiments(decisions, ExperimentRetired))
+    assert whole == Counter(_experiments(facts, ExperimentDeleted)), f"to be deleted: {whole}"
+    kept = {name for name, each in owner.items() if name not in retired and each not in whole}
+    assert there == kept, f"files of other checkpoints than are retained: {there ^ kept}"
+
+
+async def _check_results(world: World) -> None:
+    """A completed trial has a result, a completed experiment a trial with one."""
+    facts = Effective()(await world.records(topic.EXPERIMENTS))
+    with_result = {
+        data.trial_id
+        for event in facts
+        if isinstance(data := event.data, TrialValidated)
+        and not isinstance(data.metrics["loss"], str)
+    }
+    with_any = {trial_id.rpartition(".")[0] for trial_id in with_result}
+    closed: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for event in Effective()(await world.records(topic.SEARCHES)):
+        if isinstance(event.data, TrialClosed):
+            state, trial_id = event.data.state, event.data.trial_id
+            closed[event.data.experiment_id][state] += 1
+            good = state != "completed" or trial_id in with_result
+            assert good, f"{trial_id} is completed without a result"
+        elif isinstance(event.data, ExperimentEnded):
+            states = closed[event.data.experiment_id]
+            stopped = states["stopped"] > 0 and not states["errored"]
+            good = states["completed"] > 0 or (stopped and event.data.experiment_id in with_any)
+            assert good == (event.data.state == "completed"), f"{event.data}: {states}"
+
+
+async def _check_limits(world: World, folder: Path) -> None:
+    """At its limit an experiment ends: by no more than it used, and with no run after that."""
+    with closing(sqlite3.connect(folder / f"{UsageProjection.name}.db")) as db:
+        query = "SELECT experiment, sum(slot_ms) FROM used GROUP BY experiment"
+        used = dict[str, int](db.execute(query).fetchall())
+    reached = set[str]()
+    for event in Effective()(await world.records(topic.SEARCHES)):
+        match event.data:
+            case LimitReached() as data:
+                assert data.experiment_id not in reached, f"{data} again"
+                reached.add(data.experiment_id)
+                assert data.slot_ms >= data.max_slot_hours * HOUR_MS, data
+                assert data.slot_ms <= used[data.experiment_id], f"{data}, of {used} used"
+            case RunRequested() as data:
+                assert data.experiment_id not in reached, f"{data} behind the limit"
+            case _:
+                pass
 
 
 def _checkpoints(
     events: Sequence[Event], kind: type[CheckpointRetired | CheckpointDeleted]
 ) -> list[str]:
     return [event.data.checkpoint_id for event in events if isinstance(event.data, kind)]
+
+
+def _experiments(
+    events: Sequence[Event], kind: type[ExperimentRetired | ExperimentDeleted]
+) -> list[str]:
+    return [event.data.experiment_id for event in events if isinstance(event.data, kind)]
 
 
 async def _check_tables(world: World, projection: Projection, folder: Path) -> None:
@@ -113,6 +200,8 @@ async def _folded(
         merge.hold(await world.records(name))
         merge.hold([record for record in more if record.topic == name])
     rejected = merge.fold(await world.records(projection.facts)) + merge.fold_orphans()
+    for name in projection.streams:
+        rejected += merge.fold_stream(await world.records(name))
     assert not rejected, rejected
     return db
 
@@ -148,9 +237,23 @@ async def check_states(world: World) -> None:
             found = read_experiment(db, name, validations=None)
             assert found is not None, name
             _check_experiment(found, searcher.state(name), collector.state(name))
+    await _check_directory(world)
     with closing(await _folded(world, PoolProjection(), placed)) as db:
         for pool in read_pools(db):
             _check_pool(pool, scheduler.state(pool.name))
+
+
+async def _check_directory(world: World) -> None:
+    """A gateway, which folds decisions alone, has the directory of the processor."""
+    fold, decided = await _fold(world, DirectoryProcessor())
+    directory = Directory()
+    for event in Effective()([*await world.records(topic.DIRECTORY), *decided]):
+        assert isinstance(event.data, DirectoryChanged | ChangeRefused)
+        directory.fold(event.data)
+    expected = fold.state(DIRECTORY) or directory.state
+    directory.state.level = expected.level  # no decision says it, and a gateway decides nothing
+    assert directory.state == expected, "the gateway's directory is another"
+    assert administrators(expected), "no administrator is left"
 
 
 async def _fold(world: World, processor: Processor[S]) -> tuple[PartitionFold[S], list[Record]]:
@@ -177,7 +280,8 @@ def _check_experiment(
     if search is not None and search.experiment is not None:
         trials = [(it.index, it.run, it.restarts) for it in search.experiment.trials]
         assert [(it.index, it.run, it.restarts) for it in found.trials] == trials
-    if collection is not None:
+        assert found.failures == search.experiment.failures, f"{found.id}: failures"
+    if collection is not None and not collection.closed:
         retained = {name for name, it in found.checkpoints.items() if it.retired is None}
         assert retained == collection.trial_of.keys(), f"{found.id}: checkpoints"
         leaving = {

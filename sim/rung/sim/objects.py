@@ -17,6 +17,11 @@ class MemoryStore:
     def __init__(self) -> None:
         self._names: list[str] = []
         self._objects: dict[str, bytes] = {}
+        self._areas: dict[str, MemoryStore] = {}
+
+    def area(self, name: str) -> "MemoryStore":
+        """Return the store of a storage area; itself for an empty name."""
+        return self._areas.setdefault(name, MemoryStore()) if name else self
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name."""

@@ -7,6 +7,7 @@ started again a little later.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -14,10 +15,14 @@ from typing import Final, NoReturn
 
 from rung.cli.operations.service import tables
 from rung.events.errors import ObjectUnavailable
+from rung.gateway.app import SOURCE
+from rung.gateway.limit_watch import LimitWatch
 from rung.gateway.projections.read_models import ReadModels
 from rung.ledger import Draft, Record
+from rung.runtime import FactWriter
 from rung.runtime.projection import Projection
 from rung.runtime.relay import Relay
+from rung.runtime.retry import supervise
 from rung.runtime.service import Component, Decider, serve
 from rung.runtime.sink.batch_sink import BatchSink, PeriodicSink
 from rung.runtime.sink.sink import Sink
@@ -28,6 +33,8 @@ from rung.storage import ObjectInfo
 
 _SNAPSHOT_EVERY: Final = 50
 """Facts between two snapshots of a processor, so that some are read in a short search."""
+_LIMITS_EVERY_S: Final = 0.5
+"""So that searches end close to a limit that they reach in seconds."""
 _LATE_MS_MAX: Final = 2_000
 _BATCH_MS_MAX: Final = 20 * LATENCY_MS_MAX
 """How long after an append a gateway learns of it, so that there is much in a batch."""
@@ -172,10 +179,13 @@ class _LinkToLedger:
 class _LinkToObjects(MemoryStore):
     """The object store as a process sees it: it may be away, and a deletion may be cut short."""
 
-    def __init__(self, part: _Part) -> None:
+    def __init__(self, part: _Part, store: MemoryStore) -> None:
         super().__init__()
         self._part = part
-        self._store = part.world.objects
+        self._store = store
+
+    def area(self, name: str) -> "_LinkToObjects":
+        return _LinkToObjects(self._part, self._store.area(name))
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return self._store.list(prefix)
@@ -220,7 +230,8 @@ class _ServiceProcess(Process):
     """Runs the table of a service."""
 
     async def _start(self, killed: "asyncio.Future[None]") -> None:
-        objects = _LinkToObjects(_Part(self._world, killed, self.name, attrgetter("sink_crash")))
+        part = _Part(self._world, killed, self.name, attrgetter("sink_crash"))
+        objects = _LinkToObjects(part, self._world.objects)
         async with asyncio.TaskGroup() as group:
             for it in tables(objects)[self.name]:
                 part = _Part(self._world, killed, *_described(it))
@@ -228,7 +239,7 @@ class _ServiceProcess(Process):
 
 
 class _GatewayProcess(Process):
-    """Runs the projections of a gateway."""
+    """Runs the projections of a gateway, and its watch of limits."""
 
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, "gateway")
@@ -236,11 +247,15 @@ class _GatewayProcess(Process):
 
     async def _start(self, killed: "asyncio.Future[None]") -> None:
         part = _Part(self._world, killed, self.name, attrgetter("projection_crash"))
-        models = ReadModels(_LinkToLedger(part, _BATCH_MS_MAX), self._folder)
+        ledger = _LinkToLedger(part, _BATCH_MS_MAX)
+        models = ReadModels(ledger, self._folder)
+        writer = FactWriter(ledger, source=SOURCE, origin=f"gateway/{secrets.token_hex(8)}")
+        limits = LimitWatch(ledger, models, writer, after_s=0.0, every_s=_LIMITS_EVERY_S)
 
         async def project() -> None:
             try:
                 await models.start(wait_s=0.0)
+                models.watch(supervise(limits.run, name="gateway-limits", follows=False))
                 await models.failed()
             finally:
                 await models.close()
@@ -255,7 +270,9 @@ def processes(world: World, folder: Path) -> list[Process]:
         world: where they run.
         folder: where the files of the gateway's projections lie.
     """
-    return [*(_ServiceProcess(world, name) for name in tables()), _GatewayProcess(world, folder)]
+    # Webhooks are not simulated: they depend on real time and real connections.
+    services = [_ServiceProcess(world, name) for name in tables() if name != "webhooks"]
+    return [*services, _GatewayProcess(world, folder)]
 
 
 def _described(it: Component) -> tuple[str, Risk]:

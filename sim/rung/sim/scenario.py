@@ -17,8 +17,6 @@ from rung.events.allocation import AllocationSignaled, PoolConfigured
 from rung.events.experiment import (
     ExperimentEnded,
     ExperimentSubmitted,
-    PauseRequested,
-    ResumeRequested,
     Submission,
 )
 from rung.events.installation import LEVEL, PoolUpgraded
@@ -34,11 +32,12 @@ from rung.sim.agent import Agent
 from rung.sim.clock import in_virtual_time
 from rung.sim.invariants import check_at_rest, check_states
 from rung.sim.process import Killed, processes
+from rung.sim.requests import AREA, ELSEWHERE, plan_changes, plan_directory, plan_pauses
 from rung.sim.world import EVERYTHING, Effective, Faults, World
 from rung.storage.checkpoint.manifest import MANIFEST
 
 EXPERIMENT: Final = "simulate"
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - in it a folder is made that nobody else has
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - in it a folder of its own is made
 _COUNTED: Final = tuple(name for name in TOPICS if name != topic.HEARTBEATS)
 _LOOKED_AT: Final = 0.3
 """In so many simulations read models are held against processors in the middle of a search."""
@@ -112,7 +111,9 @@ async def simulate(world: World, scenario: Scenario) -> Outcome:
         async with running(world, agents, folder):
             _configure(world, scenario)
             _submit(world, scenario)
-            _plan_pauses(world)
+            plan_pauses(world, EXPERIMENT)
+            plan_changes(world, EXPERIMENT)
+            plan_directory(world)
             if world.happens(_LOOKED_AT):
                 await asyncio.sleep(world.random.random() * _LOOKED_AT_S)
                 await check_states(world)
@@ -193,7 +194,8 @@ def _first(error: BaseException) -> BaseException:
 
 def _configure(world: World, scenario: Scenario) -> None:
     if LEVEL > 1:
-        world.write(PoolUpgraded(pool="default", level=LEVEL), "gateway/sim")
+        for pool in ("default", ELSEWHERE):
+            world.write(PoolUpgraded(pool=pool, level=LEVEL), "gateway/sim")
     if scenario.policy != "priority":
         configured = PoolConfigured(
             pool="default", policy=scenario.policy, options=scenario.options
@@ -202,35 +204,27 @@ def _configure(world: World, scenario: Scenario) -> None:
 
 
 def _submit(world: World, scenario: Scenario) -> None:
-    """Submit the first search at once, and each other one half a second after the one before."""
+    """Submit the first search at once, each other one half a second after the one before.
+
+    The first one's checkpoints lie in a storage area.
+    """
     for number, owner in enumerate(scenario.owners):
         moment_ms = 500 * number
+        experiment_id = EXPERIMENT if not number else f"{EXPERIMENT}-{number}"
         submitted = ExperimentSubmitted(
-            experiment_id=EXPERIMENT if not number else f"{EXPERIMENT}-{number}",
+            experiment_id=experiment_id,
             config=scenario.config,
             source="",
             code_digest=None,
             submission=Submission(owner=owner, time_ms=moment_ms) if owner else None,
             level=LEVEL,
             config_digest=run_config(scenario.config).digest,
+            areas={} if number else {experiment_id: AREA},
         )
         if number:
             world.after(moment_ms, partial(world.write, submitted, "gateway/sim"))
         else:
             world.write(submitted, "gateway/sim")
-
-
-def _plan_pauses(world: World) -> None:
-    """Pause and resume at moments drawn beforehand; every pause is followed by a resumption."""
-
-    def ask(kind: type[PauseRequested | ResumeRequested]) -> None:
-        world.write(kind(experiment_id=EXPERIMENT), "gateway/sim")
-
-    moment = 0
-    while world.happens(world.faults.pause):
-        for kind in (PauseRequested, ResumeRequested):
-            moment += world.random.randint(1, 2_000)
-            world.after(moment, partial(ask, kind))
 
 
 async def outcome(world: World, ended_ms: int) -> Outcome:
@@ -274,7 +268,8 @@ async def outcome(world: World, ended_ms: int) -> Outcome:
         trials=trials,
         retained=sorted(
             info.name.split("/")[2]
-            for info in world.objects.list("checkpoints/")
+            for area in ("", AREA)
+            for info in world.objects.area(area).list("checkpoints/")
             if info.name.endswith(f"/{MANIFEST}")
         ),
         preempted=sum(_is_preemption(event.data) for event in placements),

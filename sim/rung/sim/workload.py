@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from rung.methods import table as methods
 from rung.sim.scenario import Scenario
 from rung.sim.world import Faults
@@ -35,6 +37,9 @@ STORM: Final = Faults(
     pause=0.6,
     damage=0.1,
 )
+
+SLOT_HOURS: Final = 0.0004
+"""A limit that most searches reach: 1.44 seconds of one slot."""
 
 
 def expanded(method: str) -> dict[str, Any]:
@@ -80,3 +85,16 @@ def calm(method: str) -> Scenario:
 def stormy(method: str) -> Scenario:
     """Return the method's search under every kind of fault."""
     return Scenario(config=expanded(method), faults=STORM)
+
+
+def changed(method: str) -> Scenario:
+    """Return the method's search under every kind of fault, and changed by users on its way."""
+    faults = msgspec.structs.replace(STORM, change=0.8)
+    return Scenario(config=expanded(method), faults=faults)
+
+
+def limited(method: str) -> Scenario:
+    """Return the method's search under every kind of fault, with few slot-hours."""
+    config = expanded(method)
+    config["resources"]["max_slot_hours"] = SLOT_HOURS
+    return Scenario(config=config, faults=STORM)

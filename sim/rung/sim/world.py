@@ -7,7 +7,7 @@ the seed, so that each seed is another interleaving of the same parts.
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -48,7 +48,9 @@ class Faults(Struct, frozen=True, kw_only=True):
     repeat: float = 0.0
     """A fact is delivered twice."""
     pause: float = 0.0
-    """Somebody pauses the experiment during a unit of training, and resumes it later."""
+    """A user pauses the experiment, and resumes it later."""
+    change: float = 0.0
+    """A user ends a trial, extends the search, changes what it keeps, or deletes of it."""
     damage: float = 0.0
     """A checkpoint turns out damaged when it is restored."""
 
@@ -157,7 +159,11 @@ class World:
 
     def append(self, drafts: Iterable[Draft]) -> None:
         """Append at this moment, behind what was appended before."""
-        task: asyncio.Task[object] = asyncio.create_task(self.ledger.append(list(drafts)))
+        self.start(self.ledger.append(list(drafts)))
+
+    def start(self, action: Coroutine[object, object, object]) -> None:
+        """Let something happen at this moment that takes time."""
+        task: asyncio.Task[object] = asyncio.create_task(action)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -12,7 +12,7 @@ def main() -> None:
     with core.init() as context:
         step, state = 0, str(context.seed)
         length = context.info.trial.length or 1
-        checkpoint = context.checkpoint.latest
+        checkpoint = context.checkpoint.download_latest()
         if checkpoint is not None:
             with context.checkpoint.restore_path(checkpoint) as path:
                 step, state = json.loads((path / "state.json").read_text())

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledger.archive.history import contents, simulated
 from rung.checkpoint_gc.archiver import archive_now
 from rung.ledger import MemoryLedger
 from rung.ledger.archive import ArchiveLedger, ArchiveSettings, verify
 from rung.storage import ObjectStore, open_store
 from servers.seaweed import Seaweed
+from support.ledger.history import contents, simulated
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from ledger.archive.tamper import rewrite_all
-from ledger.events import populate
-from ledger.sealed import KINDS, altered, example, seal
 from rung.api import SealReport
 from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.operations.ledger.verify import verify_archive
@@ -18,6 +16,9 @@ from rung.ledger.archive.index import TOPICS, read_index
 from rung.ledger.archive.signed import read_end
 from rung.ledger.seals import SealKey
 from rung.storage import FolderStore
+from support.ledger.events import populate
+from support.ledger.sealed import KINDS, altered, example, seal
+from support.ledger.tamper import rewrite_all
 
 KEY = SealKey.generate()
 SMALL = ArchiveSettings(segment_bytes=3_000)
@@ -113,7 +114,7 @@ async def test_each_field_of_each_type(tmp_path: Path) -> None:
 
     def change(records: list[Record]) -> list[Record]:
         return [
-            record._replace(value=changes.get((record.topic, record.position), record.value))
+            replace(record, value=changes.get((record.topic, record.position), record.value))
             for record in records
         ]
 
@@ -137,14 +138,14 @@ async def test_records_that_are_swapped_repeated_or_removed(
     def swap(records: list[Record]) -> list[Record]:
         one, other, *rest = records
         return [
-            one._replace(key=other.key, value=other.value),
-            other._replace(key=one.key, value=one.value),
+            replace(one, key=other.key, value=other.value),
+            replace(other, key=one.key, value=one.value),
             *rest,
         ]
 
     def repeat(records: list[Record]) -> list[Record]:
         one, other, *rest = records
-        return [one, other._replace(key=one.key, value=one.value), *rest]
+        return [one, replace(other, key=one.key, value=one.value), *rest]
 
     def remove(records: list[Record]) -> list[Record]:
         return [records[0], *records[2:]]
@@ -174,7 +175,7 @@ async def test_archiving_compares_with_what_is_there(
     """A ledger that was altered since it was archived is not archived further."""
     (record, *_) = await ledger.read(topic.EXPERIMENTS, 0, 0, 1)
     stream = ledger._stream(topic.EXPERIMENTS, 0)
-    stream.records[0] = record._replace(value=record.value.replace(b"test", b"tset"))
+    stream.records[0] = replace(record, value=record.value.replace(b"test", b"tset"))
     with pytest.raises(LedgerDamaged, match=r"experiments/0 0 differs .* one of them was altered"):
         await archive_now(ledger, store, SMALL, key=KEY)
 

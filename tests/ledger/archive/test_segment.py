@@ -9,12 +9,13 @@ import zlib
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from ledger.events import populate
 from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import MemoryLedger, Record
 from rung.ledger.archive.segment import Builder, Place, Segment, open_segment
 from rung.ledger.export.format import parse_header, parse_line
+from support.ledger.events import populate
 
 PLACE = Place("a-ledger", topic.EXPERIMENTS, 0, 1)
 
@@ -156,10 +157,10 @@ def test_records_of_elsewhere_are_not_in_it() -> None:
     place = Place("a-ledger", topic.LOGS, 1, 2)
     right = Record(topic.LOGS, 1, 5, here, b"{}")
     for wrong, message in (
-        (right._replace(topic=topic.METRICS, position=6), "of metrics/1"),
-        (right._replace(partition=0, position=6), "of logs/0"),
+        (replace(right, topic=topic.METRICS, position=6), "of metrics/1"),
+        (replace(right, partition=0, position=6), "of logs/0"),
         (right, "position 5 comes after 5"),
-        (right._replace(key=there, position=6), "another partition"),
+        (replace(right, key=there, position=6), "another partition"),
     ):
         builder = Builder(place, None, size_bytes=1 << 20)
         builder.add([right, wrong])

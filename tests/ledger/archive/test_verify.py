@@ -3,19 +3,18 @@
 import resource
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from ledger.archive.history import contents, lines_of_metrics, simulated
-from ledger.archive.tamper import flip, lie, rewrite, rewrite_all, segments_of, swap
 from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.operations.components import audit_all
 from rung.events import LedgerDamaged, topic
-from rung.ledger import MemoryLedger, Record
+from rung.ledger import MemoryLedger
 from rung.ledger.archive import ArchiveLedger, ArchiveSettings, damaged_in, verify
 from rung.ledger.archive.segment import Builder, Place
 from rung.ledger.export.export import history
 from rung.storage import FolderStore
+from support.ledger.history import contents, lines_of_metrics, simulated
+from support.ledger.tamper import flip, lie, rewrite, rewrite_all, segments_of, swap, worsen
 
 SMALL = ArchiveSettings(segment_bytes=8_000)
 
@@ -42,17 +41,6 @@ def kinds(store: FolderStore) -> list[str]:
 def peak_bytes() -> int:
     """Return the most memory that this process ever held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def worsen(records: list[Record]) -> list[Record]:
-    """Alter the first decision that closes a trial, or asks for a run."""
-    for at, record in enumerate(records):
-        if b'"length":' in record.value:
-            event = msgspec.json.decode(record.value)
-            event["data"]["spec"]["length"] += 1
-            records[at] = record._replace(value=msgspec.json.encode(event))
-            return records
-    return records
 
 
 async def test_a_whole_archive(store: FolderStore, ledger: MemoryLedger) -> None:

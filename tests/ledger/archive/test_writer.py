@@ -9,10 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.archive.history import contents, exported, simulated
 from ledger.archive.stores import Killed, Mortal, Stale
-from ledger.conformance import draft
-from ledger.events import populate
 from rung.checkpoint_gc.archiver import archive_now, archiving
 from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import Draft, MemoryLedger
@@ -22,6 +19,9 @@ from rung.ledger.export.export import import_
 from rung.runtime.assignment.assignment import ChangingAssignment
 from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError
+from support.ledger.conformance import draft
+from support.ledger.events import populate
+from support.ledger.history import contents, exported, simulated
 
 pytestmark = pytest.mark.usefixtures("no_power_cuts")
 

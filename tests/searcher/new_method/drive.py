@@ -16,7 +16,7 @@ from rung.searcher.simulate import simulate
 from rung.sim import run
 from rung.sim.scenario import Scenario as Simulation
 from rung.sim.workload import METHODS, STORM, expanded
-from searcher.scenario import Scenario, config
+from support.searcher.scenario import Scenario, config
 
 SEEDS = 20
 

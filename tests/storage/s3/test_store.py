@@ -190,3 +190,13 @@ def test_keys_in_files_are_read_again(server: S3Server, tmp_path: Path, prefix: 
     (tmp_path / "secret").unlink()
     with pytest.raises(ObjectError, match="AWS_SECRET_ACCESS_KEY_FILE"):
         store.read("x")
+
+
+def test_an_url_of_an_object_in_an_area(store: S3Store) -> None:
+    """It leads to that one, not to the one of the same name outside."""
+    store.put_bytes("checkpoints/e/c/x", b"out")
+    area = store.area("vision")
+    area.put_bytes("checkpoints/e/c/x", b"in")
+    assert fetch(area.presign("checkpoints/e/c/x", 60)) == (200, b"in")
+    assert area.url == f"{store.url}/areas/vision"
+    assert store.bucket is area.bucket

@@ -1,1 +1,1 @@
-"""The agent: one process per node that starts trials, and brings to the ledger what they say."""
+"""The agent: one process per node that starts trials and publishes their events."""

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 500GB, 1.5TiB, 200000."""
+"""Sizes in options of commands: 500GB, 1.5TiB, 200000."""
 
 import re
 from typing import Any, Final
@@ -20,6 +20,6 @@ class Size(click.ParamType):
             return value
         found = _SIZE.fullmatch(value)
         if found is None:
-            self.fail(f"{value!r} is no size: write bytes, or such as 500GB or 200GiB", param, ctx)
+            self.fail(f"{value!r} is not a size: give bytes, as 500GB or 200GiB", param, ctx)
         thousand = 1024 if found[3] else 1000
         return int(float(found[1]) * thousand ** _UNITS.index(found[2].upper()))

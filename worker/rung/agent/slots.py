@@ -1,4 +1,4 @@
-"""Finds the slots that an agent offers: CUDA devices, or slots of the CPU."""
+"""Slots that an agent offers: CUDA devices, or slots of the CPU."""
 
 import os
 import re
@@ -8,17 +8,17 @@ from typing import Final
 
 import structlog
 
-from rung.agent.threads import cores
+from rung.agent.forkserver.threads import cores
 from rung.events.allocation import Slot
 
 _DEVICE: Final = re.compile(r"GPU (\d+): (.+?) \(UUID: (\S+)\)")
-_PATIENCE_S: Final = 20
+_TIMEOUT_S: Final = 20
 
 _log = structlog.get_logger()
 
 
 class Device(Slot, frozen=True, kw_only=True):
-    """A slot, and what `CUDA_VISIBLE_DEVICES` calls it."""
+    """A slot, and its name in `CUDA_VISIBLE_DEVICES`."""
 
     visible_as: str = ""
 
@@ -27,7 +27,7 @@ def detect(number: int | None) -> list[Device]:
     """Return the slots of this machine.
 
     Args:
-        number: so many slots of the CPU, whatever devices there are; None: one slot per CUDA
+        number: the number of CPU slots, whatever devices there are; None: one slot per CUDA
             device, or, without any, one per core.
     """
     if number is None:
@@ -39,13 +39,13 @@ def detect(number: int | None) -> list[Device]:
 
 
 def _cuda_devices() -> list[Device]:
-    """Ask the driver's tool, because CUDA itself would take memory on every device."""
+    """Query `nvidia-smi`, because CUDA itself would allocate memory on every device."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
     try:
         listed = subprocess.run(  # noqa: S603 - found on the agent's own path
-            [tool, "-L"], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
+            [tool, "-L"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         _log.warning("nvidia-smi failed; offering slots of the CPU", error=str(error))
@@ -54,10 +54,10 @@ def _cuda_devices() -> list[Device]:
 
 
 def visible(listed: str, variable: str | None) -> list[Device]:
-    """Return the devices that `nvidia-smi -L` lists and the variable lets be seen, in its order.
+    """Return the devices of `nvidia-smi -L` that the variable makes visible, in its order.
 
-    As CUDA reads the variable: numbers or beginnings of UUIDs; what follows an unknown entry is
-    not seen.
+    The variable is read as CUDA reads it: indexes or prefixes of UUIDs; entries after an unknown
+    one are ignored.
     """
     found = [(match[1], match[2], match[3]) for match in _DEVICE.finditer(listed)]
     if variable is not None:

@@ -2,7 +2,7 @@
 
 A user reserves all that it wants at once, or nothing: two users that each hold what the other
 waits for cannot be. Room is made before anything is brought: the trees that were used least
-recently go, never one that somebody uses. A tree that is not filled yet counts as full.
+recently go, never one that is used. A tree that is not filled yet counts as full.
 """
 
 import contextlib
@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from rung.cache.blob_store import BlobStore
+from rung.cache.errors import DataError, NoRoom
 from rung.cache.fill import Fill
 from rung.cache.listing import Listing
 from rung.cache.log import log
 from rung.cache.origin import Origin
-from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
-from rung.cache.trouble import DataError, NoRoom
 
 _GIB: Final = 1024**3
 
 
 class Held:
-    """What somebody reserved; nothing of it is evicted until it is closed."""
+    """A reservation; nothing of it is evicted until it is closed."""
 
     def __init__(self, listings: Sequence[Listing], trees: list[Tree]) -> None:
         self.listings = list(listings)
@@ -59,14 +59,14 @@ class Cache:
         self.folder = folder
         self._limit = limit_bytes
         self._trees = folder / "trees"
-        self._shelf = Shelf(folder)
+        self._blob_store = BlobStore(folder)
         self._opened = False
 
     @property
     def limit_bytes(self) -> int:
         """How many bytes it may hold."""
         if self._limit is None:
-            self._limit = (self._shelf.size() + shutil.disk_usage(self.folder).free) // 2
+            self._limit = (self._blob_store.size() + shutil.disk_usage(self.folder).free) // 2
         return self._limit
 
     def open(self) -> None:
@@ -81,10 +81,10 @@ class Cache:
             self._trees.mkdir(parents=True, exist_ok=True)
             with self._alone():
                 shutil.rmtree(self.folder / "doomed", ignore_errors=True)
-                if self._shelf.open():
+                if self._blob_store.open():
                     for tree in self._all():
                         tree.doubt()
-                self._shelf.forget_lost()
+                self._blob_store.forget_lost()
         except OSError as error:
             raise DataError(
                 f"the data cache {self.folder} cannot be used: {error.strerror}"
@@ -104,7 +104,8 @@ class Cache:
             for tree, listing in zip(trees, listings, strict=True):
                 if tree.complete and not all(map(tree.holds, listing.entries)):
                     log().warning(
-                        "files in the data cache were changed; brought anew", tree=str(tree.folder)
+                        "files in the data cache were changed; downloading them again",
+                        tree=str(tree.folder),
                     )
                     tree.doubt()
             wanted = {
@@ -113,7 +114,7 @@ class Cache:
                 if not tree.complete
                 for entry in listing.entries
             }
-            if not all(self._shelf.has(key, size) for key, size in wanted.items()):
+            if not all(self._blob_store.has(key, size) for key, size in wanted.items()):
                 self._make_room(wanted, listings)
             for tree, listing in zip(trees, listings, strict=True):
                 tree.prepare(listing)
@@ -121,11 +122,11 @@ class Cache:
 
     def fill(self, held: Held, number: int, origin: Origin) -> Fill:
         """Return what brings the files of one of the reserved listings."""
-        return Fill(self._shelf, held.trees[number], held.listings[number], origin)
+        return Fill(self._blob_store, held.trees[number], held.listings[number], origin)
 
     def size(self) -> int:
         """Return how many bytes it holds."""
-        return self._shelf.size()
+        return self._blob_store.size()
 
     def _make_room(self, wanted: Mapping[str, int], listings: Sequence[Listing]) -> None:
         # A script that brings no data need not import what the loops of services need.
@@ -144,7 +145,7 @@ class Cache:
         others = [tree for tree in self._all() if tree.folder.name not in own]
         promised = {key: size for tree in others for key, size in self._promised(tree)}
         keys = wanted.keys() | promised.keys()
-        held, missing, coming = self._shelf.count(
+        held, missing, coming = self._blob_store.count(
             self._lacking(wanted),
             self._lacking({key: size for key, size in promised.items() if key not in wanted}),
         )
@@ -153,13 +154,13 @@ class Cache:
         allowed, spare = limit - held, shutil.disk_usage(self.folder).free - reserve
         room = min(allowed, spare) - coming
         if room < missing:
-            room += self._shelf.sweep(keys)
+            room += self._blob_store.sweep(keys)
         for tree in sorted(others, key=lambda tree: (tree.used_ns, tree.folder.name)):
             if room >= missing:
                 return
             if not tree.used():
                 self._evict(tree)
-                room += self._shelf.sweep(keys)
+                room += self._blob_store.sweep(keys)
         if room < missing:
             text = f"the data cache has no room for {_gib(missing)}: "
             left = _gib(max(0, room))
@@ -172,7 +173,7 @@ class Cache:
             )
 
     def _promised(self, tree: Tree) -> Iterator[tuple[str, int]]:
-        """Yield the versions of files that still come into a tree that somebody uses."""
+        """Yield the versions of files that still come into a tree that is used."""
         listing = None if tree.complete or not tree.used() else tree.listing()
         if listing is None:
             return
@@ -182,7 +183,7 @@ class Cache:
 
     def _lacking(self, files: Mapping[str, int]) -> dict[str, int]:
         """Return those versions of files that have to be brought."""
-        return {key: size for key, size in files.items() if not self._shelf.has(key, size)}
+        return {key: size for key, size in files.items() if not self._blob_store.has(key, size)}
 
     def _evict(self, tree: Tree) -> None:
         log().info("evicting data", tree=tree.folder.name)

@@ -1,4 +1,4 @@
-"""Fills a tree: one file after the other appears in it, each whole and verified.
+"""Fill: downloads the files of a tree; each appears in it whole and verified.
 
 A file that another tree has already is linked; others are brought, several at once, in the order
 of the listing. What was brought has the size that was listed, and the MD5, where the origin told
@@ -12,12 +12,12 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Final
 
+from rung.cache.blob_store import BlobStore
+from rung.cache.errors import DataChanged, DataError, DataUnavailable
 from rung.cache.listing import Entry, Listing
 from rung.cache.origin import Origin, digests_of
-from rung.cache.partial import Partial
-from rung.cache.shelf import Shelf
+from rung.cache.partial_download import PartialDownload
 from rung.cache.tree import Tree
-from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 
 _AT_ONCE: Final = 8
 
@@ -25,8 +25,10 @@ _AT_ONCE: Final = 8
 class Fill:
     """Brings what is missing of a listing."""
 
-    def __init__(self, shelf: Shelf, tree: Tree, listing: Listing, origin: Origin) -> None:
-        self._shelf = shelf
+    def __init__(
+        self, blob_store: BlobStore, tree: Tree, listing: Listing, origin: Origin
+    ) -> None:
+        self._blob_store = blob_store
         self._tree = tree
         self._listing = listing
         self._origin = origin
@@ -87,22 +89,22 @@ class Fill:
         target = self._tree.files / entry.name
         if self._linked(key, entry, target):
             return False
-        with self._shelf.partial(key, entry.size) as partial:
+        with self._blob_store.partial(key, entry.size) as partial:
             if self._linked(key, entry, target):  # another process was at it
                 partial.discard()
                 return False
-            self._shelf.keep(partial, key, self._bring(entry, partial), target)
+            self._blob_store.keep(partial, key, self._bring(entry, partial), target)
         return True
 
     def _linked(self, key: str, entry: Entry, target: Path) -> bool:
         if self.stop.is_set():
             raise DataUnavailable("stopped")
-        blob = self._shelf.find(key, entry.size)
+        blob = self._blob_store.find(key, entry.size)
         if blob is None:
             return False
-        return (target.exists() and target.samefile(blob)) or self._shelf.link(blob, target)
+        return (target.exists() and target.samefile(blob)) or self._blob_store.link(blob, target)
 
-    def _bring(self, entry: Entry, partial: Partial) -> str:
+    def _bring(self, entry: Entry, partial: PartialDownload) -> str:
         """Bring a file's bytes and return their digest."""
         earlier = ""
         while True:

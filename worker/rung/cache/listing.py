@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rung.cache.trouble import DataError
+from rung.cache.errors import DataError
 
 _NAME_BYTES_MAX: Final = 255
 

@@ -1,4 +1,4 @@
-"""Where data come from."""
+"""Origins: where the files of a source are downloaded from."""
 
 import hashlib
 import os
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from rung.cache.errors import DataChanged, DataError, DataUnavailable
 from rung.cache.listing import Entry, Listing
-from rung.cache.partial import Partial
+from rung.cache.partial_download import PartialDownload
 from rung.cache.source import Source
-from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 
 _CHUNK: Final = 4 << 20
 
@@ -26,7 +26,7 @@ class Origin(Protocol):
         """
         ...
 
-    def bring(self, listing: Listing, entry: Entry, partial: Partial) -> None:
+    def bring(self, listing: Listing, entry: Entry, partial: PartialDownload) -> None:
         """Bring what a partial file still lacks of an entry.
 
         Raises:
@@ -78,7 +78,7 @@ class FolderOrigin:
             raise DataError(f"{what} cannot be read: {error.strerror}") from error
         return Listing(place, single=False, entries=entries).check(what)
 
-    def bring(self, listing: Listing, entry: Entry, partial: Partial) -> None:
+    def bring(self, listing: Listing, entry: Entry, partial: PartialDownload) -> None:
         """Copy a file, from where an earlier copy broke off."""
         path = self._path if listing.single else self._path / entry.name
         try:

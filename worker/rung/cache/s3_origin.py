@@ -17,10 +17,10 @@ from typing import Final
 
 from minio.error import S3Error
 
+from rung.cache.errors import DataChanged, DataError, DataUnavailable
 from rung.cache.listing import Entry, Listing
-from rung.cache.partial import Partial
+from rung.cache.partial_download import PartialDownload
 from rung.cache.source import Source
-from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 from rung.events.errors import ObjectError, ObjectMissing, ObjectUnavailable
 from rung.storage.s3.client import Bucket
 from rung.storage.s3.download import read_range
@@ -62,7 +62,7 @@ class S3Origin:
                 )
         return listing.check(self._what)
 
-    def bring(self, listing: Listing, entry: Entry, partial: Partial) -> None:
+    def bring(self, listing: Listing, entry: Entry, partial: PartialDownload) -> None:
         """Bring the parts that are missing."""
         start = listing.place.removeprefix(self._place)
         key = start if listing.single else f"{start}{entry.name}"

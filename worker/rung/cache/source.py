@@ -79,7 +79,7 @@ def _source(name: str, item: Any) -> Source:
 
 
 def file_system_of(path: Path) -> str:
-    """Return the kind of file system that a path lies on; empty where nobody says."""
+    """Return the kind of file system that a path lies on; empty where that is unknown."""
     real = os.path.realpath(path)
     found, length = "", -1
     try:

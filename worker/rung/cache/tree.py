@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rung.cache.errors import DataUnavailable
 from rung.cache.listing import Entry, Listing, decode, encode
-from rung.cache.trouble import DataUnavailable
 
 MODE: Final = 0o444
 STAMP_S: Final = 946_684_800
-"""When every file in the cache was last changed: one that was changed by somebody shows."""
+"""When every file in the cache was last changed: one that was changed since has another time."""
 _TURN_S: Final = 0.1
 
 
@@ -63,7 +63,7 @@ class Tree:
             draft.rename(path)
 
     def listing(self) -> Listing | None:
-        """Return what belongs here; None if nobody came to write it down."""
+        """Return what belongs here; None if it was never written down."""
         try:
             return decode((self.folder / "listing").read_bytes())
         except (FileNotFoundError, ValueError):
@@ -124,7 +124,7 @@ class Tree:
 
 
 def intact(path: Path, size: int) -> bool:
-    """Whether a file has its size, and nobody changed it since it came."""
+    """Whether a file has its size, and was not changed since it came."""
     try:
         status = path.stat()
     except OSError:

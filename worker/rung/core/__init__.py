@@ -1,4 +1,4 @@
-"""The Core API: what any Python script needs to be a trial, whatever it trains with.
+"""The Core API: turns any Python script into a trial, whatever framework it trains with.
 
     from rung import core
 
@@ -9,18 +9,25 @@
             if ctx.preempt.should_preempt():
                 break
 
-Its names follow Determined's Core API. Started by hand, the script runs by itself.
+Its names follow Determined's Core API. Started by hand, the script runs without Rung.
 """
 
-from rung.core.checkpoint import CheckpointContext
-from rung.core.context import Context, get_info, init, managed
-from rung.core.data import DataContext, DataSource
-from rung.core.distributed import DistributedContext
-from rung.core.errors import AgentGone, InvalidHP, ReportRefused
-from rung.core.info import Info, TrialInfo
-from rung.core.preempt import PreemptContext
-from rung.core.star import RanksApart
-from rung.core.train import EarlyExitReason, TrainContext
+from rung.core._checkpoint.context import CheckpointContext, DownloadMode
+from rung.core._context import Context, get_info, init, managed
+from rung.core._data import DataContext, DataSource
+from rung.core._determined import (
+    ProfilerContext,
+    SearcherContext,
+    SearcherMode,
+    SearcherOperation,
+    Unit,
+)
+from rung.core._distributed import DistributedContext
+from rung.core._info import Info, TrialInfo
+from rung.core._preempt import PreemptContext
+from rung.core._rank_connections import RanksApart
+from rung.core._train import EarlyExitReason, TrainContext
+from rung.core.errors import AgentGone, InvalidHP, MetricMissing, NoAnswer, ReportRefused
 
 __all__ = [
     "AgentGone",
@@ -29,14 +36,22 @@ __all__ = [
     "DataContext",
     "DataSource",
     "DistributedContext",
+    "DownloadMode",
     "EarlyExitReason",
     "Info",
     "InvalidHP",
+    "MetricMissing",
+    "NoAnswer",
     "PreemptContext",
+    "ProfilerContext",
     "RanksApart",
     "ReportRefused",
+    "SearcherContext",
+    "SearcherMode",
+    "SearcherOperation",
     "TrainContext",
     "TrialInfo",
+    "Unit",
     "get_info",
     "init",
     "managed",

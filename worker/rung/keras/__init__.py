@@ -14,6 +14,6 @@ works with the TensorFlow and torch backends, on one slot or on several.
 
 from rung.keras.callback import Callback
 from rung.keras.setup import init
-from rung.loop.errors import CannotFollow
+from rung.training.errors import NotResumable
 
-__all__ = ["Callback", "CannotFollow", "init"]
+__all__ = ["Callback", "NotResumable", "init"]

@@ -7,28 +7,41 @@ run that finds itself at its length was killed on its way out: it reports its la
 more and trains nothing.
 """
 
-import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import keras
 
 from rung import core
-from rung.keras import exactness, state
-from rung.keras.alive import Alive
-from rung.keras.between import Between
-from rung.keras.exchange import exchange_of
-from rung.keras.feed import Feed, TensorFlowFeed
-from rung.keras.pieces import read_by_fit, refuse_pieces
-from rung.keras.together import Together, without_writers
-from rung.loop import Course, keras_seeds, once
-from rung.loop.errors import CannotFollow
-from rung.torch import rng
+from rung.keras import determinism, state
+from rung.keras.collectives import exchange_of
+from rung.keras.data_parallel import DataParallel, learned, without_writers
+from rung.training import batch_size as batch_sizes
+from rung.training import rng
+from rung.training.errors import NotResumable
+from rung.training.progress import ProgressTracker, begin_training
+from rung.training.seams import exact
 
-_NEVER = 1 << 40
+if TYPE_CHECKING:
+    from rung.keras.exact import ExactFit
+
+_NEVER: Final = 1 << 40
 
 
-class Callback(Alive):
+class Heartbeat(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+    """A heartbeat from every batch of an evaluation, which may take longer than `hang_timeout`."""
+
+    def __init__(self, run: core.Context) -> None:
+        super().__init__()
+        self._run = run
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """One more batch."""
+        self._run.train.heartbeat()
+
+
+class Callback(Heartbeat):
     """Reports, checkpoints, resumes, and leaves when asked to.
 
     Args:
@@ -54,20 +67,23 @@ class Callback(Alive):
         super().__init__(run)
         backend = keras.backend.backend()
         if backend not in {"tensorflow", "torch"}:
-            raise CannotFollow(f"KERAS_BACKEND={backend}: set it to tensorflow or torch")
+            raise NotResumable(f"KERAS_BACKEND={backend}: set it to tensorflow or torch")
         self._tensorflow = backend == "tensorflow"
-        self._together: Together | None = None
-        self._course = Course(run, f"keras-{keras.__version__}-{backend}", exactness.machine)
+        self._exact = _add_on(run)
+        self._parallel: DataParallel | None = None
+        self._tracker = ProgressTracker(
+            run, f"keras-{keras.__version__}-{backend}", determinism.machine, each_epoch=False
+        )
         self._validation_data = validation_data
-        self._batch_size = batch_size or int(run.hparams.get("global_batch_size") or 0)
-        if self._course.counts_records and not self._batch_size:
-            raise CannotFollow(
+        self._batch_size = batch_size or batch_sizes.wanted_by(run.hparams) or 0
+        if self._tracker.counts_records and not self._batch_size:
+            raise NotResumable(
                 "Keras does not say how many records a batch holds: give Callback(run, "
                 "batch_size=…) or the hyperparameter global_batch_size to count in records"
             )
         self._keep = dict(keep or {})
-        self._feed: Feed | None = None
-        self._between: Between | None = None
+        self._found: tuple[Path, bool] | None = None
+        self._asked = self._within = False
         self._resumed: state.Resumed | None = None
         self._begun: rng.Generators | None = None
         self._epoch_open = False
@@ -80,119 +96,126 @@ class Callback(Alive):
         An epoch that goes on in its middle shows all its batches to callbacks, so that they
         count as they would have; what must not happen twice can ask here.
         """
-        return self._feed is not None and self._feed.skipping
+        return self._exact is not None and self._exact.passing
+
+    def initial_epoch(self) -> int:
+        """Return at which epoch `fit(…, initial_epoch=…)` is to begin: where the trial is.
+
+        It fetches the trial's newest checkpoint, so all ranks must call it. Only
+        `reproducibility: {exact: false}` needs it.
+        """
+        self._find()
+        return _NEVER if self._tracker.complete else self._tracker.progress.epochs
 
     def set_model(self, model: Any) -> None:
         """Take the model, and see to it that no other callback comes later."""
         super().set_model(model)
-        listed = sys._getframe(1).f_locals.get("self")
-        if isinstance(listed, keras.callbacks.CallbackList):
-            own = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-            after = listed.callbacks[listed.callbacks.index(self) + 1 :]
-            late = [type(other).__name__ for other in after if not isinstance(other, own)]
-            if late:
-                raise CannotFollow(
-                    f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what "
-                    "they do at the end of an epoch is part of the checkpoint that it makes there"
-                )
-            if not self._run.distributed.is_chief:
-                listed.callbacks = without_writers(listed.callbacks)
+        if self._exact is None:
+            return
+        listed = self._exact.callbacks_around(self)
+        own = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
+        after = listed.callbacks[listed.callbacks.index(self) + 1 :]
+        late = [type(other).__name__ for other in after if not isinstance(other, own)]
+        if late:
+            raise NotResumable(
+                f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what "
+                "they do at the end of an epoch is part of the checkpoint that it makes there"
+            )
+        if not self._run.distributed.is_chief:
+            listed.callbacks = without_writers(listed.callbacks)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Go on from the trial's newest checkpoint, if there is one."""
+        """Resume from the trial's newest checkpoint, if there is one."""
         self._left = False
-        once.begin(self._run, "fit()")
-        data = read_by_fit()
-        refuse_pieces(data, tensorflow=self._tensorflow)
-        self._between = Between(getattr(data, "data_adapter", None), self._run.seed)
-        exactness.tell(self._run)
-        keras_seeds.make(self._run.seed)  # the script may have let go of it
-        exchange = exchange_of(self._run)
-        if exchange is not None:
-            self._together = Together(self._run.distributed, exchange, self.model)
-        self._feed = self._stand_before(self.model.train_function)
-        with self._course.found() as found:
-            if found is not None:
-                folder, own = found
-                state.load_weights(folder, self.model)
-                if own:
-                    self._resumed = state.Resumed(folder)
-                    within = self._course.progress.batch_in_epoch > 0
-                    self._feed.load(folder, within=within)
-                    self._between.repeat(self._course.progress.epochs)
-        if self._together is not None:
-            self._together.share_weights()
+        begin_training(self._run, "fit()")
+        if self._exact is None and not self._asked:
+            raise NotResumable(
+                "with reproducibility: {exact: false} a run that resumes must tell fit() its "
+                "epoch: write fit(…, initial_epoch=rung.initial_epoch(), callbacks=[…, rung]), "
+                "where rung is Rung's callback"
+            )
+        determinism.tell(self._run)
+        self._stand_before_training()
+        self._tell_batch_size()
+        self._find()
+        self._resume()
+        if self._parallel is not None:
+            self._parallel.share_weights()
         if self._resumed is None:
-            state.new_seeds(self._run, self.model, self._course.progress.batches)
-        if self._course.complete:
-            self._course.validated_again()
+            batches = self._tracker.progress.batches
+            state.new_seeds(self._run, self.model, self._shared, batches)
+        if self._tracker.complete:
+            self._tracker.report_validation_again()
             if self._resumed is not None:
                 state.set_generators(self._resumed.now, self._resumed.tensorflow)
             self._leave()
-            self.model._initial_epoch = _NEVER
-        elif found is not None:
-            self.model._initial_epoch = self._course.progress.epochs
+            if self._exact is not None:
+                self._exact.resume(self.model, None, _NEVER, within=False)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Set what a checkpoint kept, or remember the generators for one."""
-        resumed, feed = self._resumed, self._feed
-        assert feed is not None
-        assert self._between is not None
-        self._between.epoch = self._course.progress.epochs
+        resumed = self._resumed
+        progress = self._tracker.progress
         self._resumed = None
         self._epoch_open = True
         if resumed is None:
             self._begun = state.same_generators(self._run.distributed)
-            feed.begin(epoch, 0, _nothing, dict)
+            if self._exact is not None:
+                self._exact.begin_epoch(progress.epochs, epoch, 0, _nothing, dict)
             return
         state.set_callbacks(self._keep, resumed)
-        skip = self._course.progress.batch_in_epoch
-        self._begun = resumed.begun if skip else resumed.now
+        within, skip = self._within, progress.batch_in_epoch
+        self._begun = resumed.begun if within else resumed.now
         own = resumed.of_rank(self._run.distributed)
-        now = own.now if skip else resumed.now
+        now = own.now if skip else self._begun
         state.set_generators(self._begun)
 
         def arrive() -> None:
-            state.set_moment(self.model, resumed, within=skip > 0)
-            state.set_generators(None if feed.ahead else now, own.tensorflow)
+            state.set_moment(self.model, self._shared, resumed, within=skip > 0)
+            ahead = self._exact is not None and self._exact.ahead
+            state.set_generators(None if ahead else now, own.tensorflow)
             if own.seeds is None:
-                state.new_seeds(self._run, self.model, self._course.progress.batches)
+                state.new_seeds(self._run, self.model, self._shared, progress.batches)
             else:
-                state.set_seeds(self.model, own.seeds)
-            feed.ahead = False
+                state.set_seeds(self.model, self._shared, own.seeds)
+            if self._exact is not None:
+                self._exact.arrived()
 
-        feed.begin(epoch, skip, arrive, self.model.get_metrics_result)
+        if self._exact is None:
+            arrive()
+        else:
+            answer = self.model.get_metrics_result
+            self._exact.begin_epoch(progress.epochs, epoch, skip, arrive, answer)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Report, validate, checkpoint and leave, as is due."""
-        assert self._feed is not None
-        if self._feed.skipping or self._left:
-            self._course.alive()
+        if self.passing or self._left:
+            self._tracker.alive()
             return
         self._agree()
-        course = self._course
-        count = batch + 1 - course.progress.batch_in_epoch
-        course.batch_done(count, count * self._batch_size)
-        if course.report_due:
-            course.report(_numbers(logs))
+        tracker = self._tracker
+        count = batch + 1 - tracker.progress.batch_in_epoch
+        tracker.batch_done(count, count * self._batch_size)
+        if tracker.report_due:
+            tracker.report(_numbers(logs))
         if batch + 1 == self.params.get("steps"):
             return
-        if course.validation_due:
+        if tracker.validation_due:
             self._validate()
         self._keep_and_leave()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the epoch's validation, checkpoint and leave, as is due."""
-        course = self._course
+        tracker = self._tracker
         self._epoch_open = False
         if self._left:
             return
         self._agree()
-        course.epoch_done()
+        tracker.epoch_done()
         validation = {k: v for k, v in (logs or {}).items() if k.startswith("val_")}
         if validation:
-            course.validated(_numbers(validation))
-        elif course.validation_due:
+            tracker.validated(_numbers(validation))
+        elif tracker.validation_due:
             self._validate()
         self._keep_and_leave()
 
@@ -200,17 +223,16 @@ class Callback(Alive):
         """Step aside; a script that ends by itself leaves a checkpoint too."""
         if not self._left:
             self._store()
-        if self._feed is not None:
-            self.model.train_function = self._feed.inner
-        if self._together is not None:
-            self._together.leave()
-            self._together = None
-        self.model._initial_epoch = 0
-        self.model.__dict__.pop("_should_eval", None)
+        if self._exact is not None:
+            self._exact.end(self.model)
+        self.model.__dict__.pop("evaluate", None)
+        if self._parallel is not None:
+            self._parallel.leave()
+            self._parallel = None
 
     def _keep_and_leave(self) -> None:
-        leaving = self._course.leaving
-        if leaving or self._course.checkpoint_due:
+        leaving = self._tracker.leaving
+        if leaving or self._tracker.checkpoint_due:
             self._store()
         if leaving:
             self._leave()
@@ -219,29 +241,105 @@ class Callback(Alive):
         """Have Keras end; the validation that would follow within an epoch is left out."""
         self._left = True
         self.model.stop_training = True
-        if self._epoch_open:
-            self.model.__dict__["_should_eval"] = _never
+
+    @property
+    def _shared(self) -> Any:
+        """The state of the generator that all unseeded draws share; None: it is not known."""
+        return None if self._exact is None else self._exact.shared_seeds(self._run)
+
+    def _stand_before_training(self) -> None:
+        """Take the place of what `fit` trains and validates with."""
+        model = self.model
+        exchange = exchange_of(self._run)
+        if exchange is not None:
+            own = learned if self._exact is None else self._exact.learned
+            self._parallel = DataParallel(self._run.distributed, exchange, model, own)
+            model.train_function = self._parallel.guarded(model.train_function)
+        if self._exact is not None:
+            self._exact.begin(model, self.params.get("steps"))
+        model.__dict__["evaluate"] = self._evaluation(model.evaluate)
+
+    def _tell_batch_size(self) -> None:
+        """Log the batch size: what `fit` has, or else what was said.
+
+        Raises:
+            InvalidPlan: it is not `global_batch_size`.
+        """
+        found = None if self._exact is None else self._exact.batch_size
+        field = "Callback(batch_size=…)" if found is None else "fit(batch_size=…)"
+        size = found or self._batch_size
+        if size:
+            batch_sizes.batch_size(self._run, size, field, batch_sizes.Given.TOGETHER)
+        else:
+            batch_sizes.log(self._run, None)
+
+    def _resume(self) -> None:
+        """Take the weights of the checkpoint, and its position where it is this trial's."""
+        if self._found is None:
+            return
+        folder, same_trial = self._found
+        state.load_weights(folder, self.model)
+        if same_trial:
+            self._resumed = state.Resumed(folder)
+        if self._exact is not None:
+            progress = self._tracker.progress
+            at, within = folder if same_trial else None, progress.batch_in_epoch > 0
+            self._exact.resume(self.model, at, progress.epochs, within=within)
+
+    def _find(self) -> None:
+        """Fetch the trial's newest checkpoint, once."""
+        if self._asked:
+            return
+        self._asked = True
+        with self._tracker.found() as self._found:
+            pass
+        progress = self._tracker.progress
+        self._within = progress.batch_in_epoch > 0
+        if self._exact is None:  # the epoch is begun again
+            progress.batch_in_epoch = progress.records_in_epoch = 0
+
+    def _evaluation(self, inner: Any) -> Any:
+        """Return an `evaluate` that `fit` gets nothing from where the run leaves an epoch."""
+
+        def evaluate(*given: Any, **named: Any) -> Any:
+            around = named.get("callbacks")
+            of_fit = isinstance(around, keras.callbacks.CallbackList) and self in around.callbacks
+            if not of_fit:
+                return inner(*given, **named)
+            if self._left and self._epoch_open:
+                return {}
+            if self._parallel is None:
+                return inner(*given, **named)
+            return self._parallel.validated(*given, **named)
+
+        return evaluate
 
     def _store(self) -> None:
-        feed, begun = self._feed, self._begun
-        if feed is None or begun is None:
+        begun, ranks = self._begun, self._run.distributed
+        if begun is None:
             return
 
-        ranks = self._run.distributed
-
         def write(folder: Any) -> None:
-            together = state.of_ranks(ranks, self.model)
+            together = state.of_ranks(ranks, self.model, self._shared)
             if ranks.is_chief:
-                state.write(folder, self.model, begun, self._keep, together)
-                feed.save(folder)
+                state.write(
+                    folder,
+                    self.model,
+                    self._shared,
+                    begun=begun,
+                    kept=self._keep,
+                    ranks=together,
+                )
+                if self._exact is not None:
+                    self._exact.save(folder)
 
-        self._course.store(write)
+        self._tracker.store(write)
 
     def _validate(self) -> None:
         """Validate by ourselves, and leave no trace of it in the epoch's metrics."""
         if self._validation_data is None:
-            if self._course.complete:
-                raise CannotFollow(
+            if self._tracker.complete:
+                raise NotResumable(
                     "the run's length ends where Keras does not validate: give "
                     "Callback(run, validation_data=...), or fit(validation_data=...) with "
                     "searcher.time_metric: epochs"
@@ -251,35 +349,19 @@ class Callback(Alive):
         running = state.metric_values(model)
         data = self._validation_data
         pair = data if isinstance(data, tuple) else (data,)
-        quietly: dict[str, Any] = {"verbose": 0, "callbacks": [Alive(self._run)]}
-        if self._together is not None:
-            found = self._together.validated(*pair, **quietly)
+        quietly: dict[str, Any] = {"verbose": 0, "callbacks": [Heartbeat(self._run)]}
+        if self._parallel is not None:
+            found = self._parallel.validated(*pair, **quietly)
         else:
             found = model.evaluate(*pair, return_dict=True, **quietly)
         if not self._tensorflow:
             model.train()
         state.set_metric_values(model, running)
-        self._course.validated(_numbers({f"val_{name}": value for name, value in found.items()}))
+        self._tracker.validated(_numbers({f"val_{name}": value for name, value in found.items()}))
 
     def _agree(self) -> None:
-        if self._together is not None:
-            self._together.agree()
-
-    def _build(self, batch: Any) -> None:
-        self.model._symbolic_build(data_batch=batch)
-
-    def _stand_before(self, function: Any) -> Feed:
-        inner = function.inner if isinstance(function, Feed) else function
-        if self._together is not None:
-            inner = self._together.guarded(inner)
-        if self._tensorflow:
-            steps = self.params.get("steps")
-            per_call = self.model.steps_per_execution
-            feed: Feed = TensorFlowFeed(inner, per_call, steps, self._build)
-        else:
-            feed = Feed(inner, 1)
-        self.model.train_function = feed
-        return feed
+        if self._parallel is not None:
+            self._parallel.agree()
 
 
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
@@ -290,6 +372,14 @@ def _nothing() -> None:
     """Nothing is to be set."""
 
 
-def _never(_epoch: int, _frequency: Any) -> bool:
-    """Do not validate."""
-    return False
+def _add_on(run: core.Context) -> "ExactFit | None":
+    """Return what resumes within an epoch and bit for bit; None: the run is to do without.
+
+    Raises:
+        SeamMissing: this version of Keras does not have what that needs.
+    """
+    if not exact(run):
+        return None
+    from rung.keras.exact import ExactFit  # noqa: PLC0415 - checks Keras when it is imported
+
+    return ExactFit(run)

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from rung.loop.errors import CannotFollow
+from rung.training.errors import NotResumable
 
 
 def optimizers_of(model: Any) -> list[Any]:
@@ -17,7 +17,7 @@ def optimizers_of(model: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def strangers_refused(bare: Callable[[], bool]) -> Iterator[None]:
-    """For the length of a block, refuse optimizers whose gradients nobody averages.
+    """For the length of a block, refuse optimizers whose gradients are not averaged.
 
     Each rank would go its own way with them.
 
@@ -29,7 +29,7 @@ def strangers_refused(bare: Callable[[], bool]) -> Iterator[None]:
 
     def apply(optimizer: Any, *given: Any, **named: Any) -> Any:
         if bare():
-            raise CannotFollow(
+            raise NotResumable(
                 f"train_step: the optimizer {optimizer.name} is not among the model's attributes, "
                 "so several slots would not average its gradients: make it one before fit() "
                 "(self.name = optimizer, or a list or dict of them), or set slots_per_trial: 1"

@@ -18,9 +18,9 @@ import keras
 import numpy as np
 
 from rung import core
-from rung.loop.course import generators_from_json, generators_to_json
-from rung.loop.errors import CannotFollow
-from rung.torch import rng
+from rung.training import rng
+from rung.training.errors import NotResumable
+from rung.training.seeds import Domain, derive
 
 WEIGHTS: Final = "model.weights.h5"
 _ARRAYS: Final = "training.npz"
@@ -28,11 +28,10 @@ _NUMBERS: Final = "keras.json"
 _METRIC: Final = "metric-"
 _SEED_MAX: Final = 0x7FFFFFFF
 """A seed's words are unsigned on TensorFlow, and signed on torch."""
-_RANK: Final = 4
 _PLAIN: Final = (str, int, float, bool, type(None))
-_FOREIGN: Final = frozenset({"_model", "params", "validation_data", "monitor_op", "min_delta"})
+_FOREIGN: Final = frozenset({"params", "validation_data", "monitor_op", "min_delta"})
 """Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
-which they find anew at the first validation."""
+which they determine again at the first validation."""
 
 
 class Resumed:
@@ -42,8 +41,8 @@ class Resumed:
         numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
         with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
             self.arrays: Final = dict(arrays.items())
-        self.now: Final = generators_from_json(numbers["now"])
-        self.begun: Final = generators_from_json(numbers["begun"])
+        self.now: Final = rng.from_json(numbers["now"])
+        self.begun: Final = rng.from_json(numbers["begun"])
         self.callbacks: Final[dict[str, dict[str, Any]]] = numbers["callbacks"]
         self._chief: Final = Drawing(self.now, numbers["tensorflow"], None)
         self._ranks: Final[list[dict[str, Any]]] = numbers.get("ranks") or []
@@ -58,7 +57,7 @@ class Resumed:
         if ranks.is_chief or len(self._ranks) != ranks.size:
             return self._chief
         own = self._ranks[ranks.rank]
-        return Drawing(generators_from_json(own["now"]), own["tensorflow"], own["seeds"])
+        return Drawing(rng.from_json(own["now"]), own["tensorflow"], own["seeds"])
 
 
 class Drawing(NamedTuple):
@@ -70,9 +69,11 @@ class Drawing(NamedTuple):
     """States of the model's seed generators; None: they are among the model's variables."""
 
 
-def write(
+def write(  # noqa: PLR0913 - the parts of a checkpoint
     folder: Path,
     model: Any,
+    shared: Any,
+    *,
     begun: rng.Generators,
     kept: Mapping[str, Any],
     ranks: list[dict[str, Any]],
@@ -82,12 +83,13 @@ def write(
     Args:
         folder: where to.
         model: the model, compiled and built.
+        shared: the state of the generator that unseeded draws share, where it is known.
         begun: the generators when the epoch began.
         kept: callbacks whose state to keep, by name.
         ranks: what each rank draws from, where there are several.
     """
     model.save_weights(str(folder / WEIGHTS))
-    arrays = {name: _numpy(variable) for name, variable in _variables(model)}
+    arrays = {name: _numpy(variable) for name, variable in _variables(model, shared)}
     callbacks: dict[str, dict[str, Any]] = {}
     for name, callback in kept.items():
         callbacks[name] = {}
@@ -101,8 +103,8 @@ def write(
                 callbacks[name][field] = value
     np.savez(folder / _ARRAYS, **arrays)
     numbers: dict[str, Any] = {
-        "now": generators_to_json(rng.capture()),
-        "begun": generators_to_json(begun),
+        "now": rng.to_json(rng.capture()),
+        "begun": rng.to_json(begun),
         "callbacks": callbacks,
         "tensorflow": _tensorflow_generator(),
     }
@@ -111,14 +113,14 @@ def write(
     (folder / _NUMBERS).write_text(json.dumps(numbers), encoding="utf-8")
 
 
-def of_ranks(ranks: core.DistributedContext, model: Any) -> list[dict[str, Any]]:
+def of_ranks(ranks: core.DistributedContext, model: Any, shared: Any) -> list[dict[str, Any]]:
     """Return on the chief what each of several ranks draws from; all ranks must call this."""
     if ranks.size == 1:
         return []
     own = {
-        "now": generators_to_json(rng.capture()),
+        "now": rng.to_json(rng.capture()),
         "tensorflow": _tensorflow_generator(),
-        "seeds": [[int(word) for word in _numpy(each)] for each in _seeds(model)],
+        "seeds": [[int(word) for word in _numpy(each)] for each in _seeds(model, shared)],
     }
     return ranks.gather(own) or []
 
@@ -127,32 +129,32 @@ def same_generators(ranks: core.DistributedContext) -> rng.Generators:
     """Give every rank the chief's generators and return them: ranks read the same data."""
     own = rng.capture()
     if ranks.size > 1:
-        own = generators_from_json(ranks.broadcast(generators_to_json(own)))
+        own = rng.from_json(ranks.broadcast(rng.to_json(own)))
         rng.restore(own._replace(cuda=[]))
     return own
 
 
-def new_seeds(run: core.Context, model: Any, batches: int) -> None:
+def new_seeds(run: core.Context, model: Any, shared: Any, batches: int) -> None:
     """Have what the model draws differ from rank to rank; the chief draws as one process does."""
     ranks = run.distributed
     if ranks.is_chief:
         return
     words = [
-        rng.derive(run.seed, _RANK, ranks.rank, batches, index) & _SEED_MAX
-        for index, _ in enumerate(_seeds(model))
+        derive(run.seed, Domain.RANK, ranks.rank, batches, index) & _SEED_MAX
+        for index, _ in enumerate(_seeds(model, shared))
     ]
-    set_seeds(model, [[word, 0] for word in words])
+    set_seeds(model, shared, [[word, 0] for word in words])
 
 
-def set_seeds(model: Any, states: list[list[int]]) -> None:
+def set_seeds(model: Any, shared: Any, states: list[list[int]]) -> None:
     """Set the states of the model's seed generators.
 
     Raises:
-        CannotFollow: there are not as many.
+        NotResumable: there are not as many.
     """
-    seeds = _seeds(model)
+    seeds = _seeds(model, shared)
     if len(seeds) != len(states):
-        raise CannotFollow(
+        raise NotResumable(
             f"the checkpoint holds the states of {len(states)} seed generators for this rank, and "
             f"the model has {len(seeds)}: make all layers before fit(), as many in every run"
         )
@@ -167,12 +169,12 @@ def load_weights(folder: Path, model: Any) -> None:
     model.load_weights(str(folder / WEIGHTS))
 
 
-def set_moment(model: Any, resumed: Resumed, *, within: bool) -> None:
+def set_moment(model: Any, shared: Any, resumed: Resumed, *, within: bool) -> None:
     """Set what belongs to the moment in the model.
 
     That is seed generators and, within an epoch, the running sums of its metrics.
     """
-    for name, variable in _variables(model):
+    for name, variable in _variables(model, shared):
         if name in resumed.arrays and (within or not name.startswith(_METRIC)):
             variable.assign(resumed.arrays[name])
 
@@ -216,7 +218,7 @@ def set_metric_values(model: Any, values: list[Any]) -> None:
         variable.assign(value)
 
 
-def _variables(model: Any) -> Iterator[tuple[str, Any]]:
+def _variables(model: Any, shared: Any) -> Iterator[tuple[str, Any]]:
     """Yield the variables that the weights file does not hold, by names of their own."""
     for index, variable in enumerate(model.metrics_variables):
         yield f"{_METRIC}{index}", variable
@@ -224,17 +226,18 @@ def _variables(model: Any) -> Iterator[tuple[str, Any]]:
     others = (variable for variable in model.variables if id(variable) not in weights)
     for index, variable in enumerate(others):
         yield f"variable-{index}", variable
-    seeds = keras.src.backend.common.global_state.get_global_attribute("global_seed_generator")
-    if seeds is not None:
-        yield "seeds", seeds.state
+    if shared is not None:
+        yield "seeds", shared
 
 
-def _seeds(model: Any) -> list[Any]:
-    """Return the states of the seed generators that the model's layers draw from."""
-    layers = model._flatten_layers()
-    found = [each.state for layer in layers for each in layer._seed_generators]
-    shared = keras.src.backend.common.global_state.get_global_attribute("global_seed_generator")
-    return found if shared is None else [*found, shared.state]
+def _seeds(model: Any, shared: Any) -> list[Any]:
+    """Return the states of the seed generators that the model's layers draw from.
+
+    A layer's variables are its weights, states of seed generators, and its metrics'.
+    """
+    known = {id(each) for each in (*model.weights, *model.metrics_variables)}
+    found = {id(each): each for each in model.variables if id(each) not in known}
+    return [*found.values(), *([] if shared is None else [shared])]
 
 
 def _numpy(variable: Any) -> Any:

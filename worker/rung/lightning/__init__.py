@@ -12,7 +12,7 @@ The callback reports, checkpoints, resumes (within an epoch, too) and leaves whe
 """
 
 from rung.lightning.callback import Callback
-from rung.loop.errors import CannotFollow
-from rung.loop.setup import init
+from rung.torch.external_loop import init
+from rung.training.errors import NotResumable
 
-__all__ = ["Callback", "CannotFollow", "init"]
+__all__ = ["Callback", "NotResumable", "init"]

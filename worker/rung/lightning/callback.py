@@ -1,36 +1,40 @@
 """The callback: a trial in Lightning's own loop.
 
-A moment's order is: train the batch, report, validate, checkpoint. The hooks of this callback
-count and report; what is kept, and when a run leaves, is decided behind all hooks, by `Moments`.
-
 The checkpoint is Lightning's own file, `lightning.ckpt`; what is Rung's lies in it as the state
 of this callback. It is read without unpickling anything but tensors and plain values.
 
 On several slots every rank has this callback, in step with the others: each trains its part of
-the batch, and the chief reports and stores what all of them say.
+the batch, and the chief reports and stores what all of them say. All of this stands on public
+interfaces. What makes a run resume bit for bit within an epoch, and the metrics of several slots
+those of one, is in `rung.lightning.exact`.
 """
 
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from rung import core
-from rung.lightning import gradients, logged, strategy
-from rung.lightning.loader import ExactLoader
-from rung.lightning.moments import Calls, Moments
-from rung.lightning.source import Source, Validation
-from rung.loop import Course, exactness, ranks
-from rung.loop.course import generators_from_json, generators_to_json
-from rung.loop.errors import CannotFollow
-from rung.torch import rng
-from rung.torch.averages import TrainingAverages, merged
-from rung.torch.data import records_of
-from rung.torch.plain import plain
+from rung.lightning import gradients, strategy
+from rung.lightning.epoch_validations import EpochValidations
+from rung.lightning.resumable_loader import ResumableLoader
+from rung.lightning.sharded_validation import ShardedValidation
+from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
+from rung.torch import determinism, external_loop
+from rung.torch.checkpoint.tensor_file import plain
+from rung.torch.data.training_data import records_of
+from rung.training import rank_states, rng
+from rung.training.averages import TrainingAverages, merged
+from rung.training.errors import NotResumable
+from rung.training.progress import ProgressTracker, begin_training
+from rung.training.seams import exact
+
+if TYPE_CHECKING:
+    from rung.lightning.exact import ExactTraining
 
 FILE: Final = "lightning.ckpt"
 
@@ -44,25 +48,26 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
 
     def __init__(self, run: core.Context) -> None:
         super().__init__()
-        self._course = Course(run, f"lightning-{lightning.__version__}")
+        self._tracker = ProgressTracker(
+            run, f"lightning-{lightning.__version__}", determinism.machine, each_epoch=False
+        )
+        self._exact = _add_on(self._tracker)
         self._averages = TrainingAverages()
         self._ranks = run.distributed
         self._several = run.distributed.size > 1
-        self._loader: ExactLoader | None = None
-        self._results: list[logged.SharedResults] = []
-        self._validation: Validation | None = None
-        self._moments: Moments | None = None
-        self._undo: Callable[[], None] | None = None
+        self._loader: ResumableLoader | None = None
+        self._validation: ShardedValidation | None = None
+        self._validations: EpochValidations | None = None
+        self._logged = LoggedSince()
+        self._process: Callable[[], None] | None = None
         self._path: Path | None = None
         self._weights: Path | None = None
         self._generators: rng.Generators | None = None
         self._gradients: dict[str, torch.Tensor] = {}
-        self._sums: dict[str, Any] = {}
-        self._to_add: list[dict[str, Any]] = []
-        self._measured: dict[str, Any] = {}
-        self._to_measure: list[dict[str, Any]] | None = None
         self._searched = False
         self._storing = False
+        self._left = False
+        self._seen = 0
         if self._several:
             strategy.offer(run)
 
@@ -78,135 +83,166 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             return
         self._search()
         if self._path is not None and trainer.ckpt_path not in {None, self._path}:
-            raise CannotFollow(f"fit(ckpt_path={trainer.ckpt_path}): give fit(**callback.resume)")
+            raise NotResumable(f"fit(ckpt_path={trainer.ckpt_path}): give fit(**callback.resume)")
         if self._weights is not None:
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
-        exactness.tell(self._course.run, trainer.strategy.root_device)
-        source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = Source(source, functools.partial(self._exact, trainer))
         if self._several:
-            self._share(trainer)
-        self._moments = Moments(
-            trainer,
-            self._course,
-            self,
-            Calls(
-                begun=functools.partial(self._measure, trainer),
-                trained=functools.partial(self._trained, trainer),
-                store=functools.partial(self._store, trainer),
-            ),
-        )
+            if not isinstance(trainer.strategy, strategy.Together):
+                raise NotResumable(
+                    f"Trainer(strategy={type(trainer.strategy).__name__}): with resources."
+                    f"slots_per_trial: {self._ranks.size}, leave strategy, devices and num_nodes "
+                    "out; Rung sets them"
+                )
+            self._validation = ShardedValidation(trainer, self._tracker)
+            if self._generators is None:
+                self._generators = external_loop.new_generators(self._tracker.run, 0)
+        process = trainer.strategy.process_dataloader
+        trainer.strategy.process_dataloader = functools.partial(self._loader_of, trainer, process)
+        if self._exact is not None:
+            self._exact.take_over(trainer, self, functools.partial(self._save, trainer))
+        else:
+            self._validations = EpochValidations(trainer)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See to it that a checkpoint that is there was taken in."""
+        begin_training(self._tracker.run, "Trainer.fit()")
         if self._path is not None and trainer.ckpt_path is None:
-            raise CannotFollow(
+            raise NotResumable(
                 "this trial has a checkpoint, but fit() did not get it: call "
                 "trainer.fit(…, **callback.resume)"
             )
+        if self._validations is not None and self._tracker.complete:
+            self._tracker.report_validation_again()
+            self._leave(trainer)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Weigh the batch by this rank's part of it."""
-        known = self._loader is not None and self._loader.records is not None
-        if self._course.counts_records and not known and records_of(batch) is None:
-            raise CannotFollow(
+        loader = self._loader
+        known = loader is not None and loader.records is not None
+        if self._tracker.counts_records and not known and records_of(batch) is None:
+            raise NotResumable(
                 "a length or a period of the experiment file is in records, but those of a batch "
                 f"of type {type(batch).__name__} cannot be counted: count in batches or epochs, "
                 "or have the loader give tensors, or a dict, list or tuple of them"
             )
-        if not self._several or self._loader is None:
-            return
-        share = self._loader.share
-        trainer.strategy.weight = share * self._ranks.size
-        if self._course.progress.batch_in_epoch == 0:
-            self._results[0].records = 0
-        if share:
-            self._results[0].records += records_of(batch) or 0
-        else:
-            self._undo = logged.not_counting(trainer)
+        if self._exact is None:
+            self._logged.begin(trainer)
+        if self._several and loader is not None:
+            trainer.strategy.weight = loader.share * self._ranks.size
+            if self._exact is not None:
+                self._exact.batch_began(trainer, batch, loader.share)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count the batch, and report as is due."""
-        course = self._course
-        records = self._loader.records if self._loader is not None else None
-        course.batch_done(1, records_of(batch) or 0 if records is None else records)
-        share = self._loader.share if self._loader is not None else 1.0
-        self._averages.add(logged.of_step(trainer, outputs), share)
-        if course.report_due:
-            course.report(self._averages.take(self._ranks))
+        if self._left:
+            return
+        tracker, loader = self._tracker, self._loader
+        records = loader.records if loader is not None else None
+        tracker.batch_done(1, records_of(batch) or 0 if records is None else records)
+        share = loader.share if loader is not None else 1.0
+        self._averages.add(with_loss(self._metrics(trainer), outputs), share)
+        if tracker.report_due:
+            tracker.report(self._averages.take(self._ranks))
+        if self._validations is not None:
+            self._batch_done(trainer, self._validations, batch_idx)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validate what the chief has: running means differ from rank to rank."""
-        if self._several and _is_fitting(trainer):
-            ranks.share_buffers(pl_module)
-            self._results[1].records = 0
+        if not _is_fitting(trainer):
+            return
+        self._seen = 0
+        if self._several:
+            external_loop.share_buffers(pl_module)
+        if self._exact is not None:
+            self._exact.validation_began(trainer, self._validation)
+        else:
+            self._logged.begin(trainer)
 
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_more: Any
     ) -> None:
         """Say that the run makes progress; count records, by which ranks count."""
-        self._course.alive()
-        if self._several and _is_fitting(trainer):
-            self._results[1].records += records_of(batch) or 0
+        self._tracker.alive()
+        if _is_fitting(trainer):
+            self._seen += records_of(batch) or 0
+            if self._exact is not None:
+                self._exact.validated(batch)
 
     def on_test_batch_end(self, *_all: Any) -> None:
         """Say that the run makes progress where the script tests what was trained."""
-        self._course.alive()
+        self._tracker.alive()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the validation."""
-        if _is_fitting(trainer) and not trainer.sanity_checking:
-            self._course.validated(logged.logged(trainer))
+        if self._left or not _is_fitting(trainer) or trainer.sanity_checking:
+            return
+        metrics = self._metrics(trainer)
+        if self._validations is None:
+            self._tracker.validated(metrics)
+            return
+        self._tracker.validated(mean_of_ranks(self._ranks, metrics, self._seen))
+        self._validations.give_back()
+        if not trainer.is_last_batch:
+            self._keep_and_leave(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Have all ranks look at the epoch's metrics at once, so that one may look alone after."""
-        if self._several:
-            logged.logged(trainer)
+        """Count the epoch; behind all hooks where resuming is exact."""
+        if self._exact is not None:
+            if self._several:  # all ranks look at the metrics at once, so that one may later
+                self._exact.logged(trainer)
+        elif not self._left:
+            if self._tracker.progress.batch_in_epoch:
+                self._tracker.epoch_done()
+            self._keep_and_leave(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the trainer as the script made it."""
         if self._validation is not None:
             self._validation.give_back(trainer)
             self._validation = None
-        if self._moments is not None and stage == "fit":
-            self._moments.give_back()
+        if stage != "fit":
+            return
+        vars(trainer.strategy).pop("process_dataloader", None)
+        if self._exact is not None:
+            self._exact.give_back()
+        if self._validations is not None:
+            self._validations.give_back()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """A script that ends by itself leaves a checkpoint, too."""
-        if self._moments is not None and not self._moments.left:
-            self._store(trainer)
+        if self._exact is not None:
+            if not self._exact.left:
+                self._exact.store(trainer, functools.partial(self._save, trainer))
+        elif not self._left:
+            self._save(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what belongs to the moment."""
         own: dict[str, Any] = {
-            "generators": generators_to_json(rng.capture()),
+            "generators": rng.to_json(rng.capture()),
             "averages": self._averages.state_dict(),
-            "sums": self._sums,
-            "measured": self._measured,
         }
-        if self._several:
-            own["records"] = self._results[0].records if self._results else 0
-        return ranks.gathered(self._ranks, own)
+        if self._exact is not None:
+            own |= self._exact.state()
+        return external_loop.gathered(self._ranks, own)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what belongs to the moment; generators are set before the next batch."""
-        share = ranks.share_of(self._ranks, state_dict)
+        share = rank_states.share_of(self._ranks, state_dict)
         if share.own is not None:
-            self._generators = generators_from_json(share.own["generators"])
+            self._generators = rng.from_json(share.own["generators"])
             self._averages.load_state_dict(merged([each["averages"] for each in share.to_add]))
-            if self._results:
-                self._results[0].records = share.own.get("records", 0)
         else:
-            self._generators = ranks.new_generators(
-                self._course.run, self._course.progress.batches
+            self._generators = external_loop.new_generators(
+                self._tracker.run, self._tracker.progress.batches
             )
-        self._to_add = [each["sums"] for each in share.to_add]
-        self._to_measure = [each.get("measured", {}) for each in share.to_add]
+        if self._exact is not None:
+            self._exact.load(share.own, share.to_add)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep gradients; see to it that what Rung keeps can be loaded without running code."""
@@ -222,36 +258,27 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._searched:
             return
         self._searched = True
-        with self._course.found() as found:
+        with self._tracker.found() as found:
             if found is not None:
                 folder, own = found
                 self._path, self._weights = (folder / FILE, None) if own else (None, folder / FILE)
 
-    def _share(self, trainer: Any) -> None:
-        """Have the ranks share batches, validations and metrics."""
-        if not isinstance(trainer.strategy, strategy.Together):
-            raise CannotFollow(
-                f"Trainer(strategy={type(trainer.strategy).__name__}): with resources."
-                f"slots_per_trial: {self._ranks.size}, leave strategy, devices and num_nodes out; "
-                "Rung sets them"
-            )
-        loop = trainer.fit_loop.epoch_loop
-        self._results = [
-            logged.SharedResults(self._ranks, training=True),
-            logged.SharedResults(self._ranks, training=False),
-        ]
-        loop._results, loop.val_loop._results = self._results
-        trainer._accelerator_connector.use_distributed_sampler = False
-        self._validation = Validation(trainer, self._course)
-        self._results[1].whole = self._validation.whole
-        loop.val_loop._data_source = Source(loop.val_loop._data_source, self._validation.shared)
-        if self._generators is None:
-            self._generators = ranks.new_generators(self._course.run, 0)
-
-    def _exact(self, trainer: Any, loader: Any) -> Any:
-        arrive = functools.partial(self._arrive, trainer)
-        self._loader = ExactLoader(loader, self._course, arrive)
-        return self._loader
+    def _loader_of(self, trainer: Any, process: Callable[[Any], Any], loader: Any) -> Any:
+        """Return what Lightning reads from in place of a loader of the script."""
+        loader = process(loader)
+        if not _is_fitting(trainer) or isinstance(loader, ResumableLoader):
+            return loader
+        if trainer.training:
+            if self._loader is not None and not self._loader.opened:
+                raise NotResumable(
+                    "the training data given to Trainer.fit are several loaders, whose position "
+                    "cannot be kept: give one torch DataLoader; for several data sets at once, "
+                    "one over a data set that holds them (torch.utils.data.StackDataset)"
+                )
+            arrive = functools.partial(self._arrive, trainer)
+            self._loader = ResumableLoader(loader, self._tracker, arrive)
+            return self._loader
+        return loader if self._validation is None else self._validation.own(loader)
 
     def _arrive(self, trainer: Any) -> None:
         gradients.give_back(trainer.lightning_module, self._gradients)
@@ -260,30 +287,52 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             rng.restore(self._generators)
             self._generators = None
 
-    def _measure(self, trainer: Any) -> None:
-        """Have torchmetrics objects go on, before the start of an epoch may reset them."""
-        if self._to_measure is not None:
-            logged.measure(trainer, self._to_measure)
-            self._to_measure = None
+    def _metrics(self, trainer: Any) -> dict[str, Any]:
+        """Return what was logged in the batch, or in the validation."""
+        if self._exact is not None:
+            return self._exact.logged(trainer)
+        return self._logged.found(trainer)
 
-    def _trained(self, trainer: Any) -> None:
-        """Set right what the hooks of a batch have logged, those of the module among them."""
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
-        to_add, self._to_add = self._to_add, []
-        for sums in to_add:
-            logged.add_sums(trainer, sums)
+    def _batch_done(self, trainer: Any, validations: EpochValidations, batch_idx: int) -> None:
+        """Do what is due behind a batch; behind an epoch's last one, that is left to its end."""
+        tracker, last = self._tracker, trainer.is_last_batch
+        if last:
+            tracker.epoch_done()
+        elif (batch_idx + 1) % trainer.accumulate_grad_batches and not tracker.complete:
+            return  # gradients that no step has taken up would be lost
+        if tracker.validation_due:
+            validations.demand(batch_idx)
+        if not last and not validations.follows(batch_idx):
+            self._keep_and_leave(trainer)
 
-    def _store(self, trainer: Any) -> None:
-        self._sums = logged.sums(trainer) if self._course.progress.batch_in_epoch else {}
-        self._measured = logged.measured(trainer)
+    def _keep_and_leave(self, trainer: Any) -> None:
+        """Store and leave, where Lightning has nothing else to do at this moment but its hooks."""
+        leaving = self._tracker.leaving
+        if leaving or self._tracker.checkpoint_due:
+            self._save(trainer)
+        if leaving:
+            self._leave(trainer)
+
+    def _leave(self, trainer: Any) -> None:
+        """Have Lightning end; what it does until then is not reported."""
+        self._left = True
+        trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
+        trainer.should_stop = True
+
+    def _save(self, trainer: Any) -> None:
         self._storing = True
         try:
-            self._course.store(lambda folder: trainer.save_checkpoint(folder / FILE))
+            self._tracker.store(lambda folder: trainer.save_checkpoint(folder / FILE))
         finally:
             self._storing = False
-            self._sums, self._measured = {}, {}
+
+
+def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":
+    if not exact(tracker.run):
+        return None
+    from rung.lightning.exact import ExactTraining  # noqa: PLC0415 - checks what it needs
+
+    return ExactTraining(tracker)
 
 
 def _is_fitting(trainer: Any) -> bool:

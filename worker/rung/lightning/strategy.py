@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from torch.nn.parallel import DistributedDataParallel
 
 from rung import core
-from rung.torch.buckets import settle
+from rung.torch.ddp_buckets import settle
 
 _KINDS: Final = ("ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
 """Lightning's names for it, by how it starts processes; here they run already."""
@@ -50,7 +50,7 @@ class Slots(ClusterEnvironment):  # type: ignore[misc]  # Lightning may not be i
 
     @staticmethod
     def detect() -> bool:
-        """Nobody has to find this out."""
+        """Accelerators are not looked for."""
         return False
 
     def world_size(self) -> int:
@@ -129,7 +129,11 @@ def offer(run: core.Context) -> None:
             ranks=run.distributed,
             find_unused_parameters=find_unused or bool(section.get("find_unused_parameters")),
         )
-    defaults = {"STRATEGY": "ddp", "NUM_NODES": str(run.distributed.size)}
+    defaults = {
+        "STRATEGY": "ddp",
+        "NUM_NODES": str(run.distributed.size),
+        "USE_DISTRIBUTED_SAMPLER": "False",  # the batches are shared here
+    }
     if section.get("sync_batch_norm") and torch.cuda.is_available():
         defaults["SYNC_BATCHNORM"] = "True"
     for name, value in defaults.items():

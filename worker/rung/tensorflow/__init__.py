@@ -26,8 +26,8 @@ leave. On several slots each process gets its part of every batch, and `averaged
 gradient of theirs.
 """
 
-from rung.loop.errors import CannotFollow
 from rung.tensorflow.setup import init
 from rung.tensorflow.training import Training
+from rung.training.errors import NotResumable
 
-__all__ = ["CannotFollow", "Training", "init"]
+__all__ = ["NotResumable", "Training", "init"]

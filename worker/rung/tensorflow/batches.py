@@ -8,15 +8,13 @@ anything else runs. So the batches are the same in every run, and on every rank.
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import tensorflow as tf
 
-from rung.loop.errors import CannotFollow
-from rung.torch import rng
-
-_EPOCH: Final = 5
-"""What an epoch's generators begin with follows from this number, too."""
+from rung.training import rng
+from rung.training.errors import NotResumable
+from rung.training.seeds import Domain, derive
 
 
 class Batches:
@@ -33,12 +31,12 @@ class Batches:
 
     def open(self, epoch: int, batch: int, total: int, folder: Path | None) -> None:  # noqa: ARG002 - a pipeline's
         """Go to a batch of an epoch."""
-        self._own = rng.from_seed(rng.derive(self._seed, _EPOCH, epoch))
+        self._own = rng.from_seed(derive(self._seed, Domain.PYTHON_BATCHES, epoch))
         self._read = 0
         with self._apart():
             batches = self._epochs(epoch)
             if isinstance(batches, tf.data.Dataset):
-                raise CannotFollow("give the tf.data.Dataset itself, not a function of the epoch")
+                raise NotResumable("give the tf.data.Dataset itself, not a function of the epoch")
             self._length = len(batches) if isinstance(batches, Sized) else None
             self._batches = _each(batches)
         for _ in range(batch):

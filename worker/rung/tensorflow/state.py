@@ -17,18 +17,15 @@ import numpy as np
 import tensorflow as tf
 
 from rung import core
-from rung.loop.course import generators_from_json, generators_to_json
-from rung.loop.errors import CannotFollow
-from rung.tensorflow.kept import Kept
-from rung.tensorflow.packing import packed, unpacked
-from rung.torch import rng
-from rung.torch.averages import merged
+from rung.tensorflow.checkpoint_items import Kept
+from rung.tensorflow.serialization import packed, unpacked
+from rung.training import rng
+from rung.training.averages import merged
+from rung.training.errors import NotResumable
 
 _VARIABLES: Final = "variables"
 _ARRAYS: Final = "own.npz"
 _NUMBERS: Final = "training.json"
-_RANK: Final = 4
-"""What a new rank's generators begin with follows from this number, too."""
 
 
 class Resumed:
@@ -56,7 +53,7 @@ class Resumed:
         """Set what this rank has of its own; return whether the checkpoint had it.
 
         Raises:
-            CannotFollow: it had more, or less.
+            NotResumable: it had more, or less.
         """
         mine = self._mine
         if mine is None:
@@ -64,7 +61,7 @@ class Resumed:
         prefix, own = f"rank-{self._rank}/", kept.own
         held = sum(name.removeprefix(prefix).isdecimal() for name in self._arrays)
         if held != len(own):
-            raise CannotFollow(
+            raise NotResumable(
                 f"the checkpoint holds {held} states of generators and Keras metrics for this "
                 f"rank, and the script keeps {len(own)}: make all that is kept before the loop "
                 "begins, the same in every run"
@@ -78,7 +75,7 @@ class Resumed:
     @property
     def generators(self) -> rng.Generators | None:
         """The global generators of this rank; None where the checkpoint has none for it."""
-        return None if self._mine is None else generators_from_json(self._mine["generators"])
+        return None if self._mine is None else rng.from_json(self._mine["generators"])
 
 
 def write(
@@ -100,7 +97,7 @@ def write(
     arrays: dict[str, Any] = {}
     place = f"rank-{ranks.rank}/named"
     mine = {
-        "generators": generators_to_json(generators),
+        "generators": rng.to_json(generators),
         "averages": dict(averages),
         "named": {
             name: packed(_state_of(each), f"{place}/{name}", arrays)
@@ -135,7 +132,7 @@ def load_variables(folder: Path, kept: Kept, *, exactly: bool) -> None:
             checkpoint each rank takes no state of generators.
 
     Raises:
-        CannotFollow: the checkpoint holds other variables than the script keeps.
+        NotResumable: the checkpoint holds other variables than the script keeps.
     """
     own = [] if exactly else [(each, tf.identity(each)) for each in kept.own]
     status = kept.checkpoint.read(str(folder / _VARIABLES))
@@ -145,17 +142,12 @@ def load_variables(folder: Path, kept: Kept, *, exactly: bool) -> None:
         else:
             status.assert_existing_objects_matched().expect_partial()
     except AssertionError as error:
-        raise CannotFollow(
+        raise NotResumable(
             f"the checkpoint does not fit what the script keeps: {str(error).strip()}; what is "
             "kept must have all its variables before the loop begins, the same in every run"
         ) from error
     for variable, value in own:
         variable.assign(value)
-
-
-def seed_of(ranks: core.DistributedContext, seed: int, batches: int) -> int:
-    """Return what the generators of a rank begin with that has none, at a step."""
-    return rng.derive(seed, _RANK, ranks.rank, batches)
 
 
 def _averages_of(

@@ -9,6 +9,7 @@ Several ranks run the same loop in step. What it decides by is the same on all o
 rank's part of a batch weighs as much as it holds.
 """
 
+import functools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,17 @@ from typing import Any
 import tensorflow as tf
 
 from rung import core
-from rung.loop import Course, keras_seeds, tensorflow_exactness
-from rung.loop.errors import CannotFollow
-from rung.tensorflow import exactness, state
-from rung.tensorflow.collective import Collective
-from rung.tensorflow.figures import Means, evaluated, numbers
-from rung.tensorflow.kept import Kept
-from rung.tensorflow.shares import Part, part_of
-from rung.tensorflow.source import source_of
-from rung.torch import rng
+from rung.tensorflow import determinism, state
+from rung.tensorflow.batch_size import SeenBatchSize
+from rung.tensorflow.batch_split import Part, part_of
+from rung.tensorflow.checkpoint_items import Kept
+from rung.tensorflow.collectives import Collective
+from rung.tensorflow.metrics import Means, evaluated, numbers
+from rung.tensorflow.setup import shared_seeds
+from rung.tensorflow.training_data import source_of
+from rung.training import ProgressTracker, rank_states, rng
+from rung.training.errors import NotResumable
+from rung.training.seams import exact
 
 
 class Training:
@@ -54,8 +57,10 @@ class Training:
     ) -> None:
         self._ranks = run.distributed
         self._collective = Collective(self._ranks)
-        self._course = Course(run, f"tensorflow-{tf.__version__}", tensorflow_exactness.machine)
-        self._source = source_of(data, run.seed, batches_per_epoch)
+        self._tracker = ProgressTracker(run, f"tensorflow-{tf.__version__}", determinism.machine)
+        self._exact = exact(run)
+        self._source = source_of(data, run.seed, batches_per_epoch, exactly=self._exact)
+        self._batch_size = SeenBatchSize(run)
         self._keep = keep
         self._validate = validate
         self._means = Means()
@@ -68,12 +73,12 @@ class Training:
     @property
     def epoch(self) -> int:
         """The number of the epoch, from 0."""
-        return self._course.progress.epochs
+        return self._tracker.progress.epochs
 
     @property
     def step(self) -> int:
         """How many batches were trained before the one at hand."""
-        return self._course.progress.batches
+        return self._tracker.progress.batches
 
     def stop(self) -> None:
         """Checkpoint and leave after this batch; on several slots, all processes must say so."""
@@ -86,7 +91,7 @@ class Training:
         On one slot they are what was given. On several, all processes must call this in the same
         order; sparse gradients become dense.
         """
-        exactness.tell()
+        determinism.tell()
         return self._collective.averaged(gradients, self._share)
 
     def report(self, metrics: Mapping[str, Any]) -> None:
@@ -109,56 +114,58 @@ class Training:
         """Yield batches, each of which is a sign of life."""
         for batch in data:
             yield batch
-            self._course.alive()
+            self._tracker.alive()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batch after batch, epoch after epoch, from wherever the trial is."""
-        keras_seeds.make(self._course.run.seed)  # the script may have let go of it
-        kept = Kept(self._keep)
+        kept = Kept(self._keep, shared_seeds(self._tracker.run))
         found = self._resume(kept)
-        course = self._course
-        if course.complete:
-            course.validated_again()
+        tracker = self._tracker
+        if tracker.complete:
+            tracker.report_validation_again()
             return
-        if not found and course.plan.initial_validation:
+        if not found and tracker.plan.initial_validation:
             self._validated(kept)
-        leaving = course.leaving
+        leaving = tracker.leaving
         while not leaving:
             leaving = yield from self._epoch(kept)
         self._store(kept)
 
     def _epoch(self, kept: Kept) -> Generator[Any, None, bool]:
         """Yield the rest of an epoch; return whether to leave."""
-        source, course = self._source, self._course
-        read = course.progress.batch_in_epoch
+        source, tracker = self._source, self._tracker
+        read = tracker.progress.batch_in_epoch
         while True:
             try:
-                batch = course.fetched(source.next)
+                batch = tracker.fetched(source.next)
             except StopIteration:
                 if not read:
-                    raise CannotFollow("the training data have no batches") from None
+                    raise NotResumable("the training data have no batches") from None
                 break
-            yield self._given(batch)
+            given = self._given(batch)
+            is_last = functools.partial(source.over, look=True)
+            self._batch_size.see(self._part.whole, read, is_last)
+            yield given
             read += 1
-            course.batch_done(1, self._part.whole)
-            if course.report_due:
+            tracker.batch_done(1, self._part.whole)
+            if tracker.report_due:
                 self._report()
-            due = course.validation_due or course.checkpoint_due or self._leaving
+            due = self._leaving or tracker.validation_due or tracker.checkpoint_due
             if source.over(look=due):
                 break
             if due and self._moment(kept):
                 return True
-        course.epoch_done()
-        if course.report_due:
+        tracker.epoch_done()
+        if tracker.report_due:
             self._report()
         if self._moment(kept):
             return True
-        source.open(course.progress.epochs, 0, course.progress.batches, None)
+        source.open(tracker.progress.epochs, 0, tracker.progress.batches, None)
         return False
 
     @property
     def _leaving(self) -> bool:
-        return self._course.leaving or self._stopping
+        return self._tracker.leaving or self._stopping
 
     def _given(self, batch: Any) -> Any:
         """Return this rank's part of a batch."""
@@ -169,32 +176,32 @@ class Training:
 
     def _moment(self, kept: Kept) -> bool:
         """Validate and checkpoint what is due; return whether to leave."""
-        course = self._course
-        if course.validation_due:
+        tracker = self._tracker
+        if tracker.validation_due:
             self._report()
             self._validated(kept)
         leaving = self._leaving
-        if leaving or course.checkpoint_due:
+        if leaving or tracker.checkpoint_due:
             self._store(kept)
         return leaving
 
     def _report(self) -> None:
-        self._course.report(self._means.take(self._ranks))
+        self._tracker.report(self._means.take(self._ranks))
 
     def _validated(self, kept: Kept) -> None:
         if self._validate is None:
-            if self._course.complete:
-                raise CannotFollow(
+            if self._tracker.complete:
+                raise NotResumable(
                     "the run is at its length, and nothing says how to validate it: give "
                     "Training(…, validate=…)"
                 )
             return
         self._collective.share(kept.untrained)
         metrics = numbers(self._validate())
-        self._course.validated(self._ranks.broadcast(metrics))
+        self._tracker.validated(self._ranks.broadcast(metrics))
 
     def _store(self, kept: Kept) -> None:
-        within = self._course.progress.batch_in_epoch > 0
+        within = self._tracker.progress.batch_in_epoch > 0
         chief = self._ranks.is_chief
 
         def write(folder: Path) -> None:
@@ -204,13 +211,13 @@ class Training:
             if chief:
                 self._source.save(folder, within=within)
 
-        self._course.store(write)
+        self._tracker.store(write)
 
     def _resume(self, kept: Kept) -> bool:
         """Go on from the trial's newest checkpoint; return whether there is one of its own."""
-        ranks, source, course = self._ranks, self._source, self._course
-        fresh = None if ranks.is_chief else state.seed_of(ranks, course.run.seed, 0)
-        with course.found() as found:
+        ranks, source, tracker = self._ranks, self._source, self._tracker
+        fresh = None if ranks.is_chief else rank_states.seed_of(ranks, tracker.run.seed, 0)
+        with tracker.found() as found:
             if found is None:
                 self._collective.share(kept.shared)
                 self._begin_anew(kept, fresh)
@@ -222,15 +229,18 @@ class Training:
                 self._begin_anew(kept, fresh)
                 source.open(0, 0, 0, None)
                 return False
-            progress = course.progress
+            progress = tracker.progress
+            if not self._exact:  # the epoch is begun again
+                progress.batch_in_epoch = progress.records_in_epoch = 0
             resumed = state.Resumed(folder, ranks)
             resumed.set_pairs(kept)
             self._means.load(resumed.averages)
             if not resumed.set_own(kept):
-                self._begin_anew(kept, state.seed_of(ranks, course.run.seed, progress.batches))
+                seed = rank_states.seed_of(ranks, tracker.run.seed, progress.batches)
+                self._begin_anew(kept, seed)
             if resumed.generators is not None:
                 rng.restore(resumed.generators)
-            if not course.complete:
+            if not tracker.complete:
                 batches = progress.batches
                 source.open(progress.epochs, progress.batch_in_epoch, batches, folder)
             return True

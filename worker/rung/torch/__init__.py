@@ -1,4 +1,4 @@
-"""PyTorch training that resumes as if nothing had happened.
+"""PyTorch training that resumes exactly.
 
     from rung import torch as rt
 
@@ -11,18 +11,18 @@ The names follow Determined's PyTorchTrial; the trainer owns loop, seeds, valida
 checkpoint periods, and resuming.
 """
 
-from rung.torch.averages import Reducer
 from rung.torch.callback import Callback
-from rung.torch.compiling import NotCompiled
+from rung.torch.checkpoint.tensor_file import NotPlain
 from rung.torch.context import TrialContext
-from rung.torch.exactness import NotDeterministic
-from rung.torch.opening import init
-from rung.torch.plain import NotPlain
-from rung.torch.reducing import MetricReducer
-from rung.torch.schedule import LRScheduler, StepMode
+from rung.torch.determinism import NotDeterministic
+from rung.torch.lr_schedule import LRScheduler, StepMode
+from rung.torch.metrics.reducers import MetricReducer
+from rung.torch.setup import init, trial_context
+from rung.torch.torch_compile import NotCompiled
 from rung.torch.trainer import Trainer
 from rung.torch.trial import Trial
-from rung.torch.unit import Batch, Epoch, InvalidPlan, Record
+from rung.training.averages import Reducer
+from rung.training.units import Batch, Epoch, InvalidPlan, Record
 
 __all__ = [
     "Batch",
@@ -41,4 +41,5 @@ __all__ = [
     "Trial",
     "TrialContext",
     "init",
+    "trial_context",
 ]

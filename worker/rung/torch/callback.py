@@ -5,22 +5,22 @@ from typing import Any
 
 
 class Callback:
-    """Does something at certain moments of training; each method does nothing by default.
+    """Hooks into training; each method does nothing by default.
 
-    What it keeps in `state_dict` is part of every checkpoint.
+    Its `state_dict` is part of every checkpoint.
     """
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
-        """Training is set up and about to begin, or to go on from a checkpoint."""
+        """Training is set up and about to begin, or to resume from a checkpoint."""
 
     def on_trial_shutdown(self) -> None:
-        """Training is over, for whatever reason but a crash."""
+        """Training has ended without an error."""
 
     def on_training_start(self) -> None:
         """The first batch of this run is about to be trained."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
-        """An epoch begins; not called where a run goes on within one."""
+        """An epoch begins; not called where a run resumes within one."""
 
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         """An epoch is complete."""
@@ -31,7 +31,7 @@ class Callback:
         """A training report is due.
 
         Args:
-            avg_metrics: the means over the batches since the last one, as they are reported.
+            avg_metrics: the means over the batches since the last report.
             batch_metrics: of each of these batches, in their order; where several ranks share a
                 batch, of this rank's part.
         """
@@ -54,7 +54,7 @@ class Callback:
         """The model was validated."""
 
     def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint was read and is about to be taken in."""
+        """A checkpoint was read and is about to be restored."""
 
     def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be written."""
@@ -66,13 +66,13 @@ class Callback:
         """A checkpoint is in the object store."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what to keep: tensors and JSON values."""
+        """Return a state for checkpoints: tensors and JSON values."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Restore a state of `state_dict`."""
 
 
 def listening(hooks: Sequence[Callback], name: str) -> bool:
-    """Return whether any callback does something at a moment; preparing for it may cost."""
+    """Return whether any callback overrides a hook; preparing its arguments may be costly."""
     return any(getattr(type(hook), name) is not getattr(Callback, name) for hook in hooks)

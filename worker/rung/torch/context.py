@@ -1,6 +1,5 @@
-"""What a trial is made with: hyperparameters, device, and the things that checkpoints keep."""
+"""The context of a trial: hyperparameters, device, and the objects in its checkpoints."""
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, cast
@@ -10,15 +9,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rung import core
-from rung.torch import compiling
-from rung.torch.board import Board
-from rung.torch.exactness import Circumstances, Kept
-from rung.torch.nested import moved
-from rung.torch.parallel import Parallel
+from rung.torch import torch_compile
+from rung.torch.data_parallel import Parallel
+from rung.torch.determinism import Circumstances, Kept
+from rung.torch.lr_schedule import LRScheduler, Schedules, StepMode
+from rung.torch.metrics.reducers import MetricReducer, Reducers
+from rung.torch.metrics.tensorboard import Board
 from rung.torch.precision import Precision
 from rung.torch.profiling import Profiling
-from rung.torch.reducing import MetricReducer, Reducers
-from rung.torch.schedule import LRScheduler, Schedules, StepMode
+from rung.torch.pytree import moved
+from rung.training.batch_size import slot_part
+from rung.training.straggler import StragglerDetector
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
@@ -27,7 +28,7 @@ KeptT = TypeVar("KeptT", bound=Kept)
 
 
 class TrialContext:
-    """Given to a trial's `__init__`; `init` makes one."""
+    """Passed to a trial's `__init__`; created by `init`."""
 
     def __init__(
         self,
@@ -56,10 +57,10 @@ class TrialContext:
         self.batch_in_epoch = 0
         self.epoch_length: int | None = None
         self.weight = 1.0
-        """How much this rank's part of the batch weighs, relative to an equal part."""
-        self.computed_at: float | None = None
-        """When this step's first loss was there, by the performance counter."""
-        self._aggregation = aggregation_frequency
+        """The weight of this rank's part of the batch, relative to an equal part."""
+        self.straggler: Final = StragglerDetector(run.distributed)
+        self.aggregation_frequency: Final = aggregation_frequency
+        """How many batches make one step of the optimizer."""
         self._divisor = aggregation_frequency if average_aggregated_gradients else 1
         self._stop = False
 
@@ -78,12 +79,16 @@ class TrialContext:
         return value
 
     def get_global_batch_size(self) -> int:
-        """Return the hyperparameter `global_batch_size`."""
+        """Return the hyperparameter `global_batch_size`: of all slots together, per step."""
         return int(self.get_hparam("global_batch_size"))
 
     def get_per_slot_batch_size(self) -> int:
-        """Return the share of the global batch size that falls to this process."""
-        return max(1, self.get_global_batch_size() // self.distributed.size)
+        """Return a slot's part of the global batch size, for a training data loader.
+
+        The loader's batches are enlarged to the global batch size, and each slot trains its part
+        of every one, so no records are lost where it is not divisible.
+        """
+        return slot_part(self.get_global_batch_size(), self.distributed.size)
 
     def get_experiment_config(self) -> dict[str, Any]:
         """Return the experiment's complete configuration without its hyperparameters."""
@@ -94,13 +99,13 @@ class TrialContext:
         return self.core.seed
 
     def wrap_model(self, model: ModelT) -> ModelT:
-        """Put a model on the device and into checkpoints, and share its training between ranks.
+        """Put a model on the device and into checkpoints, and train it data parallel.
 
-        Call what this returns: with several ranks it is not the model itself. A compiled model
-        stays so.
+        Call the returned model: with several ranks it is not the model itself. A compiled model
+        stays compiled.
         """
         model.to(self.device)
-        plain = compiling.original(model)
+        plain = torch_compile.original(model)
         self.models.append(plain)
         if plain is model or not self.parallel.sharded:
             return cast("ModelT", self.parallel.wrap(model))
@@ -112,7 +117,7 @@ class TrialContext:
         return cast("ModelT", torch.compile(model, **options))
 
     def wrap_optimizer(self, optimizer: OptimizerT) -> OptimizerT:
-        """Put an optimizer into checkpoints; make it after its model was wrapped."""
+        """Put an optimizer into checkpoints; create it after its model was wrapped."""
         self.optimizers.append(optimizer)
         return optimizer
 
@@ -132,15 +137,15 @@ class TrialContext:
         return self.precision.scaler
 
     def wrap_scaler(self, scaler: Any) -> Any:
-        """Put a gradient scaler into checkpoints; scaling and updating are the trial's.
+        """Put a gradient scaler into checkpoints; the trial itself scales and updates.
 
-        Call `scaler.update()` where `is_optimizer_step()`. `use_amp` does it all by itself.
+        Call `scaler.update()` where `is_optimizer_step()`. `use_amp` needs no further code.
         """
         self.precision.wrap(scaler)
         return scaler
 
     def use_amp(self, *, dtype: torch.dtype | None = None, scaler: Any = None) -> None:
-        """Train and validate in mixed precision, with nothing else to write.
+        """Train and validate in mixed precision, without further code.
 
         Batches are computed under autocast; where the precision needs it, losses are scaled in
         `backward`, and gradients unscaled before they are clipped in `step_optimizer`.
@@ -157,14 +162,14 @@ class TrialContext:
         return self
 
     def set_profiler(self, **options: Any) -> None:
-        """Profile training with what `torch.profiler.profile` takes, such as a schedule.
+        """Profile training; takes the options of `torch.profiler.profile`, such as a schedule.
 
-        The traces lie in the TensorBoard folder. With several ranks the chief is profiled.
+        Traces are written to the TensorBoard folder. With several ranks the chief is profiled.
         """
         self.profiling.set(options)
 
     def get_tensorboard_path(self) -> Path:
-        """Return a folder for TensorBoard files; they go into checkpoints and come back."""
+        """Return a folder for TensorBoard files, which are stored in checkpoints and restored."""
         return self.board.path()
 
     def get_tensorboard_writer(self) -> Any:
@@ -179,13 +184,13 @@ class TrialContext:
         for_training: bool = True,
         for_validation: bool = True,
     ) -> Any:
-        """Return what collects values for a metric that is no mean of batches.
+        """Return an object that collects values for a metric that is not a mean of batches.
 
         Args:
-            reducer: gets the list of all values that were given to `update`; or one of your own.
+            reducer: takes the list of all values passed to `update`; or a `MetricReducer`.
             name: of the metric; None: the reducer returns several by name.
-            for_training: whether training reports have it.
-            for_validation: whether validations have it.
+            for_training: whether it is part of training reports.
+            for_validation: whether it is part of validations.
         """
         made = self.reducers.wrap(reducer, name, training=for_training, validation=for_validation)
         if kept := self.reducers.kept(made):
@@ -193,17 +198,17 @@ class TrialContext:
         return made
 
     def keep(self, name: str, thing: KeptT) -> KeptT:
-        """Put anything that has a state into checkpoints: an EMA copy, a sampler, a tracker.
+        """Put any object with a state into checkpoints: an EMA copy, a sampler, a tracker.
 
-        Its `state_dict` holds tensors and plain values, and its `load_state_dict` is called
-        before training goes on. It stays on the device that it is on.
+        Its `state_dict` must contain tensors and plain values only; its `load_state_dict` is
+        called before training resumes. It stays on its device.
         """
         if self.kept.setdefault(name, thing) is not thing:
-            raise ValueError(f"something else is kept as {name!r}; give each thing a name")
+            raise ValueError(f"keep: another object has the name {name!r}; choose another name")
         return thing
 
     def to_device(self, data: Any) -> Any:
-        """Return tensors, and what holds them or has a `to` of its own, on the device."""
+        """Return tensors, containers of tensors, and objects with a `to` method, on the device."""
         return moved(data, self.device)
 
     def backward(
@@ -214,16 +219,15 @@ class TrialContext:
         retain_graph: bool = False,
         create_graph: bool = False,
     ) -> None:
-        """Compute gradients; where several batches make one step, each weighs its share.
+        """Compute gradients; the loss is divided where several batches make one step.
 
         Args:
             loss: of this batch.
             gradient: see `torch.Tensor.backward`.
-            retain_graph: keep what another `backward` needs, of a second loss, say.
-            create_graph: so that gradients can themselves be derived.
+            retain_graph: see `torch.Tensor.backward`.
+            create_graph: see `torch.Tensor.backward`.
         """
-        if self.computed_at is None:
-            self.computed_at = time.perf_counter()
+        self.straggler.computed()
         if self.weight != 1.0:
             loss = loss * self.weight
         shared = loss / self._divisor if self._divisor > 1 else loss
@@ -234,7 +238,7 @@ class TrialContext:
 
     def is_optimizer_step(self) -> bool:
         """Return whether this batch completes a step: the last of `aggregation_frequency`."""
-        return (self.batches + 1) % self._aggregation == 0
+        return (self.batches + 1) % self.aggregation_frequency == 0
 
     def step_optimizer(
         self,
@@ -244,17 +248,17 @@ class TrialContext:
         auto_zero_grads: bool = True,
         scaler: Any = None,
     ) -> bool:
-        """Step an optimizer, and clear its gradients, once enough batches were seen.
+        """Step an optimizer, and clear its gradients, after `aggregation_frequency` batches.
 
         Args:
             optimizer: which.
-            clip_grads: gets the optimizer's parameters, whose gradients are no longer scaled.
+            clip_grads: takes the optimizer's parameters, with unscaled gradients.
             auto_zero_grads: whether to clear the gradients.
             scaler: of the gradients; not with `use_amp`.
 
         Returns:
-            Whether it moved: not within the batches of one step, and not where a scaler left
-            the step out because gradients were not finite.
+            Whether a step was made: not within the batches of one step, and not where a scaler
+            skipped it because gradients were not finite.
         """
         if not self.is_optimizer_step():
             return False
@@ -269,7 +273,9 @@ class TrialContext:
                 optimizer.zero_grad()
         if moved:
             first = next(iter(self.optimizers), optimizer)
-            self.schedulers.after_step(optimizer, first, (self.batches + 1) // self._aggregation)
+            self.schedulers.after_step(
+                optimizer, first, (self.batches + 1) // self.aggregation_frequency
+            )
         return moved
 
     def is_epoch_start(self) -> bool:
@@ -291,7 +297,7 @@ class TrialContext:
     def set_stop_requested(self, stop_requested: bool) -> None:  # noqa: FBT001 - Determined's
         """Ask the trainer to checkpoint and end the trial after this batch, or this validation.
 
-        On several slots the chief's request counts. It is part of the checkpoint.
+        On several slots only the chief's request counts. It is part of the checkpoint.
         """
         self._stop = stop_requested
 

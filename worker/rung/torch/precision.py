@@ -1,11 +1,11 @@
-"""Mixed precision: in which precision a trial computes, and how small gradients survive it.
+"""Mixed precision: autocast, and scaling of gradients.
 
-    use_amp           all by itself: the batch is computed under autocast, the loss scaled, the
-                      gradients unscaled before they are clipped, the scale updated
-    wrap_scaler       the trial does all this itself, and the scaler is in checkpoints
+    use_amp           automatic: batches are computed under autocast, the loss is scaled, gradients
+                      are unscaled before clipping, the scale is updated
+    wrap_scaler       the trial does all this itself; the scaler is in checkpoints
 
-bfloat16 has the range of float32 and needs no scaler. float16 has not: its gradients are scaled
-up, and where that overflows the optimizer's step is left out and the scale lowered.
+bfloat16 has the range of float32 and needs no scaler. float16 has a smaller range: gradients are
+scaled up, and where that overflows the optimizer's step is skipped and the scale lowered.
 """
 
 import contextlib
@@ -15,27 +15,27 @@ from typing import Any, Final
 import torch
 from torch.optim import Optimizer
 
-from rung.torch.exactness import note_scaler
-from rung.torch.unit import InvalidPlan
+from rung.torch.determinism import log_unsaved_scaler
+from rung.training.units import InvalidPlan
 
 
 class Precision:
-    """What a context does about precision; by default nothing."""
+    """The precision of a context; by default full precision."""
 
     def __init__(self, device: torch.device, *, sharded: bool = False) -> None:
         self.device: Final = device
         self.scaler: Any = None
-        """The one that checkpoints hold."""
+        """The scaler in checkpoints."""
         self._sharded = sharded
         self._dtype: torch.dtype | None = None
         self._automatic = False
         self._stepped = False
 
     def wrap(self, scaler: Any) -> None:
-        """Have checkpoints hold a scaler of the trial's own.
+        """Put a scaler of the trial's own into checkpoints.
 
         Raises:
-            InvalidPlan: losses are scaled already.
+            InvalidPlan: `use_amp` was called before.
         """
         if self._dtype is not None:
             raise InvalidPlan("wrap_scaler: use_amp is on already; use one or the other")
@@ -49,7 +49,7 @@ class Precision:
             scaler: None: torch's, where the precision needs one.
 
         Raises:
-            InvalidPlan: that cannot be.
+            InvalidPlan: the precision is not possible here.
         """
         if self.scaler is not None:
             raise InvalidPlan("use_amp: a scaler is wrapped already; use one or the other")
@@ -68,13 +68,13 @@ class Precision:
             self._automatic = True
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which operations are in the chosen precision."""
+        """Return a context with autocast to the chosen precision."""
         if self._dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self._dtype)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss that gradients are computed of."""
+        """Return the loss, scaled if `use_amp` does so."""
         if not self._automatic:
             return loss
         found: torch.Tensor = self.scaler.scale(loss)
@@ -87,15 +87,15 @@ class Precision:
         return torch.autocast(self.device.type, enabled=False)
 
     def scaler_of(self, given: Any) -> Any:
-        """Return the scaler that a step goes through; None: none."""
+        """Return the scaler for a step; None: none."""
         if self._automatic:
             return given or self.scaler
         if given is not None:
-            note_scaler(self.scaler, given)
+            log_unsaved_scaler(self.scaler, given)
         return given
 
     def step(self, optimizer: Optimizer, scaler: Any) -> bool:
-        """Step an optimizer; return whether it moved, which a scaler may have prevented."""
+        """Step an optimizer; return False if the scaler skipped the step."""
         if scaler is None:
             optimizer.step()
             return True
@@ -109,7 +109,7 @@ class Precision:
         return bool(moved)
 
     def end_batch(self) -> None:
-        """Update the scale after a batch that stepped, where that is not the trial's business."""
+        """Update the scale after a batch with a step, if `use_amp` manages the scaler."""
         if self._automatic and self._stepped:
             self.scaler.update()
         self._stepped = False

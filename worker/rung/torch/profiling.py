@@ -1,22 +1,22 @@
-"""The profiler hook: traces of what a trial's batches do, in its TensorBoard folder.
+"""Profiling: traces of a trial's batches by torch's profiler, in its TensorBoard folder.
 
     context.set_profiler(
         activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA],
         schedule=torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1),
     )
 
-The schedule counts the batches of a run. A run that goes on from a checkpoint counts anew.
+The schedule counts the batches of a run; one that resumes from a checkpoint counts from 0.
 """
 
 from typing import Any
 
 from torch import profiler
 
-from rung.torch.board import Board
+from rung.torch.metrics.tensorboard import Board
 
 
 class Profiling:
-    """A profiler over the training loop; none until it is set."""
+    """A profiler of the training loop; none until `set` is called."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
@@ -24,11 +24,11 @@ class Profiling:
         self._running: Any = None
 
     def set(self, options: dict[str, Any]) -> None:
-        """Profile with what `torch.profiler.profile` takes."""
+        """Set the options of `torch.profiler.profile`."""
         self._options = options
 
     def start(self) -> None:
-        """Begin, before the run's first batch."""
+        """Start, before the run's first batch."""
         if self._options is None:
             return
         folder = str(self._board.path())
@@ -37,12 +37,12 @@ class Profiling:
         self._running.start()
 
     def step(self) -> None:
-        """A batch is trained."""
+        """Note that a batch was trained."""
         if self._running is not None:
             self._running.step()
 
     def stop(self) -> None:
-        """End, behind the run's last batch, and write what is not yet written."""
+        """Stop, after the run's last batch, and write the last trace."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()

@@ -1,4 +1,4 @@
-"""What a user writes: a model, its data, and what to do with a batch."""
+"""Trial: the base class of users' trials: a model, its data, and the step of a batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rung.torch.averages import Reducer
 from rung.torch.callback import Callback
-from rung.torch.data import records_of
+from rung.torch.data.training_data import records_of
+from rung.training.averages import Reducer
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class Trial(abc.ABC):
     """A model and how to train it; the trainer owns the loop around it.
 
-    In `__init__`, make models, optimizers and schedulers and hand them to the context's `wrap_…`
-    methods; so the trainer puts them on the device and into checkpoints. What else must survive
-    goes into `state_dict` and `load_state_dict`, if the trial has them.
+    In `__init__`, create models, optimizers and schedulers and pass them to the context's `wrap_…`
+    methods, which put them on the device and into checkpoints. For further state, define
+    `state_dict` and `load_state_dict`.
 
     The trainer puts the models into training mode before the first batch; layers that are to stay
     in evaluation mode are put there in a callback's `on_training_start`.
@@ -53,26 +53,26 @@ class Trial(abc.ABC):
 
         A second parameter, where there is one, gets the batch's number.
         """
-        raise NotImplementedError("write evaluate_batch, or evaluate_full_dataset")
+        raise NotImplementedError("define evaluate_batch or evaluate_full_dataset")
 
     def evaluate_full_dataset(self, data_loader: DataLoader[Any]) -> Mapping[str, Any]:
-        """Return the validation metrics of the whole set; used where it is written."""
-        raise NotImplementedError("write evaluate_batch, or evaluate_full_dataset")
+        """Return the validation metrics of the whole set; used instead if it is defined."""
+        raise NotImplementedError("define evaluate_batch or evaluate_full_dataset")
 
     def evaluation_reducer(self) -> Reducer | Mapping[str, Reducer]:
-        """Return how the metrics of the validation batches become one number each."""
+        """Return how the metrics of the validation batches are reduced to one number each."""
         return Reducer.AVG
 
     def build_callbacks(self) -> Mapping[str, Callback]:
-        """Return callbacks by name; the names find their state in a checkpoint."""
+        """Return callbacks by name; in checkpoints their states have these names."""
         return {}
 
     def get_batch_length(self, batch: Any) -> int:
-        """Return how many records a batch holds; write it for batches of an odd structure."""
+        """Return how many records a batch holds; override it for unusual batch structures."""
         records = records_of(batch)
         if records is None:
             raise TypeError(
-                f"cannot tell how many records a batch of {type(batch).__name__} holds; write "
+                f"cannot tell how many records a batch of {type(batch).__name__} holds: define "
                 "get_batch_length"
             )
         return records

@@ -11,8 +11,8 @@
 The callback reports, checkpoints, resumes (within an epoch, too) and leaves when asked to.
 """
 
-from rung.loop.errors import CannotFollow
-from rung.loop.setup import init
+from rung.torch.external_loop import init
+from rung.training.errors import NotResumable
 from rung.transformers.callback import Callback
 
-__all__ = ["Callback", "CannotFollow", "init"]
+__all__ = ["Callback", "NotResumable", "init"]

@@ -2,35 +2,42 @@
 
 A step of this loop is a step of the optimizer, and so is a batch of the experiment file. What the
 trainer saves is the checkpoint, file by file: `model.safetensors`, `optimizer.pt`, `scheduler.pt`,
-`trainer_state.json`; and beside it `rung.json`: every generator at the moment and at the epoch's
-beginning, and the losses since the trainer last logged, which it forgets itself.
+`trainer_state.json`; and beside it `rung.json`, with what exact resuming needs of each slot.
 
-`Trainer.train` is called by `Callback.train`, which tells it what to go on from.
+`Trainer.train` is called by `Callback.train`, with the checkpoint from which to go on.
 
 On several slots every rank has this callback and a trainer, in step with the others; the chief
-reports, and stores with `rung.json` what each rank has of its own.
+reports and stores. All of this stands on public interfaces. What makes a run resume bit for bit,
+and several slots train the curve of one, is in `rung.transformers.exact`.
 """
 
+import contextlib
 import functools
 import json
 import shutil
+import time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import transformers
 
 from rung import core
-from rung.loop import Course, exactness, once, ranks
-from rung.loop.course import generators_from_json, generators_to_json
-from rung.loop.errors import CannotFollow
-from rung.torch import rng
-from rung.transformers.resuming import resuming
-from rung.transformers.seeded import Seeds, seed_data, seed_evaluations
-from rung.transformers.shared import SharedTrainer
+from rung.torch import determinism, external_loop
+from rung.training.batch_size import BatchSize, Given, batch_size
+from rung.training.errors import NotResumable
+from rung.training.progress import ProgressTracker, begin_training
+from rung.training.seams import exact
+from rung.transformers import callback_states
+from rung.transformers.weights import load_weights
+
+if TYPE_CHECKING:
+    from rung.transformers.exact import ExactTraining
 
 FILE: Final = "rung.json"
-_PICKLED: Final = ("rng_state", "training_args.bin")
-"""Files of the trainer that only pickle reads."""
+_PICKLED: Final = "training_args.bin"
+"""A file of the trainer that only pickle reads."""
+_GENERATORS: Final = "rng_state"
+"""What the names of the trainer's files with its generators begin with."""
 
 
 class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not be installed
@@ -42,17 +49,20 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
     def __init__(self, run: core.Context) -> None:
         super().__init__()
-        self._course = Course(run, f"transformers-{transformers.__version__}")
+        self._tracker = ProgressTracker(
+            run, f"transformers-{transformers.__version__}", determinism.machine
+        )
         self._ranks = run.distributed
+        self._exact = _add_on(self._tracker)
         self._trainer: Any = None
-        self._shared: SharedTrainer | None = None
-        self._new: rng.Generators | None = None
-        self._kept: dict[str, Any] | None = None
-        self._begun: rng.Generators | None = None
-        self._seeds: Final = Seeds(run.seed)
+        self._size = BatchSize(0)
+        self._resumes = False
         self._asked = False
+        self._saving_since = 0.0
         self._put_off = False
         self._between = False
+        self._evaluating = False
+        self._at_start = False
         self._left = False
 
     def train(self, trainer: Any) -> Any:
@@ -63,77 +73,68 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             callback stopped it.
 
         Raises:
-            CannotFollow: an argument of the trainer stands in the way.
+            NotResumable: an argument of the trainer stands in the way.
         """
-        _check(trainer.args)
-        once.begin(self._course.run, "rung.train()")
-        exactness.tell(self._course.run, trainer.args.device)
+        args, run = trainer.args, self._tracker.run
+        _check(args, self._ranks)
+        begin_training(run, "rung.train()")
+        field = "per_device_train_batch_size"
+        steps = args.gradient_accumulation_steps
+        self._size = batch_size(
+            run, args.train_batch_size, field, Given.PER_SLOT, accumulated=steps
+        )
         self._trainer = trainer
-        trainer._evaluate = self._evaluate
-        seed_data(trainer, self._seeds)
-        seed_evaluations(trainer, self._course.run.seed, lambda: self._course.progress.batches)
-        if self._ranks.size > 1:
-            self._shared = SharedTrainer(trainer, self._course)
-        self._new = ranks.new_generators(self._course.run, 0)
-        self._measure(trainer)
-        with self._course.found() as found:
+        self._at_start = args.eval_on_start
+        args.restore_callback_states_from_checkpoint = False  # done here, on the same objects
+        if self._exact is not None:
+            self._exact.take_over(trainer)
+        fetch = trainer.get_batch_samples
+        trainer.get_batch_samples = functools.partial(self._fetch, fetch)
+        trainer.evaluate = functools.partial(self._evaluate, trainer.evaluate)
+        with self._tracker.found() as found:
             pass  # what is found stays there until the run is closed
         if found is None:
             return trainer.train()
         folder, own = found
         if not own:
-            trainer._load_from_checkpoint(str(folder))
+            load_weights(trainer.model, folder)
             return trainer.train()
-        kept = self._share(json.loads((folder / FILE).read_text(encoding="utf-8")))
-        if self._course.complete or kept.get("stopped"):
-            trainer._load_from_checkpoint(str(folder))
-            self._course.validated_again()
+        return self._resume(trainer, folder)
+
+    def _resume(self, trainer: Any, folder: Path) -> Any:
+        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if self._tracker.complete or kept.get("stopped"):
+            load_weights(trainer.model, folder)
+            self._tracker.report_validation_again()
             self._ranks.barrier()  # the chief removes the files when it leaves
             return None
-        self._kept = kept
-        with resuming(trainer, self._course.progress, self._arrive):
+        self._resumes = True
+        nothing = contextlib.nullcontext()
+        with nothing if self._exact is None else self._exact.resuming(kept):
             return trainer.train(resume_from_checkpoint=str(folder))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Prepare the ranks, and give the trainer back the losses that it had not logged yet."""
+        """Give the trainer's other callbacks, and the trainer, back what they kept."""
         if self._trainer is None:
-            raise CannotFollow("call callback.train(trainer) in place of trainer.train()")
-        if self._shared is not None:
-            self._shared.settle()
-        if self._kept is not None:
-            trainer = self._trainer
-            trainer._tr_loss += self._kept["loss"]
-            trainer._total_loss_scalar = self._kept["total"]
-            trainer._globalstep_last_logged = self._kept["logged_at"]
+            raise NotResumable("call callback.train(trainer) in place of trainer.train()")
+        if self._resumes:
+            callback_states.restore(self._trainer)
+        if self._exact is not None:
+            self._exact.train_began()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Remember the generators, or set them to what they were when the epoch began."""
-        kept = self._kept
-        self._seeds.begin(self._course.progress.epochs)
-        if self._shared is not None:
-            done = self._course.progress.batch_in_epoch
-            self._shared.begin(done * args.gradient_accumulation_steps)
-        if kept is None:
-            if self._new is not None:
-                rng.restore(self._new)
-                self._new = None
-            self._begun = rng.capture()
-            return
-        self._new = None
-        within = self._course.progress.batch_in_epoch > 0
-        self._begun = generators_from_json(kept["begun" if within else "now"])
-        rng.restore(self._begun)
+        """Begin an epoch, or go on in it."""
+        if self._exact is not None:
+            self._exact.epoch_began()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
-        course = self._course
+        tracker = self._tracker
         self._between = False
         if self._left:
             return
-        records = self._trainer.get_total_train_batch_size(args)
-        if self._shared is not None:
-            records = self._shared.batch_size * args.gradient_accumulation_steps
-        course.batch_done(state.global_step - course.progress.batches, records)
+        records = self._size.together * args.gradient_accumulation_steps
+        tracker.batch_done(state.global_step - tracker.progress.batches, records)
         if self._ends_epoch(state):
             self._put_off, control.should_evaluate = control.should_evaluate, False
             control.should_save = self._asked = False
@@ -142,21 +143,22 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Say that the run makes progress, also where a step is many batches."""
-        self._course.alive()
+        self._tracker.alive()
         self._between = True  # also where the pass of a stream ends before the step
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Say that the run makes progress where it evaluates."""
-        self._course.alive()
+        self._tracker.alive()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Do as at a step."""
+        """Do as at a step; an epoch that the trainer stops within is not counted."""
         if self._left:
             control.should_evaluate = control.should_save = False
         else:
             control.should_evaluate |= self._put_off
             self._put_off = False
-            self._course.epoch_done()
+            if self._ends_epoch(state) or not control.should_training_stop:
+                self._tracker.epoch_done()
             self._mark(control)
 
     def on_log(
@@ -165,7 +167,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """Report what the trainer logs of its training."""
         metrics = {name: value for name, value in (logs or {}).items() if _is_metric(name, value)}
         if not self._left and "loss" in metrics:
-            self._course.report(metrics)
+            self._tracker.report(metrics)
 
     def on_save(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Take the folder that the trainer saved as the checkpoint."""
@@ -173,44 +175,45 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return
         self._asked = False
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._course.store(lambda folder: self._take(saved, folder))
-        if self._course.leaving:
+        self._tracker.store(lambda folder: self._take(saved, folder), self._saving_since)
+        if self._tracker.leaving:
             self._left = control.should_training_stop = True
 
-    def _measure(self, trainer: Any) -> None:
-        """Have the course measure how long the trainer waits for its batches."""
-        course, shared = self._course, self._shared
-        fetch = functools.partial(type(trainer).get_batch_samples, trainer)
-        if shared is not None:
-            fetch = functools.partial(shared.batch_samples)
+    def _fetch(self, original: Any, *arguments: Any, **named: Any) -> Any:
+        """Fetch the batches of a step, and measure how long the trainer waits for them."""
+        return self._tracker.fetched(functools.partial(original, *arguments, **named))
 
-        def get_batch_samples(*arguments: Any) -> Any:
-            return course.fetched(functools.partial(fetch, *arguments))
-
-        trainer.get_batch_samples = get_batch_samples
-
-    def _evaluate(self, *arguments: Any, **named: Any) -> Any:
+    def _evaluate(self, original: Any, *arguments: Any, **named: Any) -> Any:
         """Report what the trainer's own evaluation gives, of all data sets together.
 
         Its hook is called for each data set, and for evaluations that a script makes by itself.
         """
-        trainer = self._trainer
-        found = type(trainer)._evaluate(trainer, *arguments, **named)
+        control = self._trainer.control
+        by_itself = not arguments and not named.keys() - {"ignore_keys"}
+        wanted = control.should_evaluate or self._at_start
+        if self._evaluating or not by_itself or not wanted:
+            return original(*arguments, **named)
+        self._evaluating, self._at_start = True, False
+        try:
+            found = original(*arguments, **named)
+        finally:
+            self._evaluating = False
         if not self._left:
             if found is None:
-                raise CannotFollow(
-                    f"{type(trainer).__name__}.evaluate() returns nothing: let it return metrics"
+                raise NotResumable(
+                    f"{type(self._trainer).__name__}.evaluate() returns nothing: let it return "
+                    "metrics"
                 )
-            self._course.validated({n: v for n, v in found.items() if _is_metric(n, v)})
-            self._keep(trainer.control)
+            self._tracker.validated({n: v for n, v in found.items() if _is_metric(n, v)})
+            self._keep(self._trainer.control)
         return found
 
     def _mark(self, control: Any) -> None:
         """Ask the trainer for what is due at this moment."""
-        course = self._course
-        if course.report_due:
+        tracker = self._tracker
+        if tracker.report_due:
             control.should_log = True
-        if course.validation_due and self._trainer.eval_dataset is not None:
+        if tracker.validation_due and self._trainer.eval_dataset is not None:
             control.should_evaluate = True
         if not control.should_evaluate:
             self._keep(control)
@@ -220,71 +223,67 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
         It has no gradients that wait for more batches, so between steps nothing is saved.
         """
-        course = self._course
-        wanted = course.checkpoint_due or course.leaving
-        control.should_save = self._asked = wanted and (course.complete or not self._between)
+        tracker = self._tracker
+        wanted = tracker.leaving or tracker.checkpoint_due
+        self._saving_since = time.monotonic()
+        control.should_save = self._asked = wanted and (tracker.complete or not self._between)
 
     def _ends_epoch(self, state: Any) -> bool:
         """Return whether this was the last step of its epoch, after which much else happens."""
         return float(state.epoch).is_integer()
 
     def _take(self, saved: Path, folder: Path) -> None:
-        trainer, begun = self._trainer, self._begun
-        assert begun is not None
-        own = {
-            "now": generators_to_json(rng.capture()),
-            "begun": generators_to_json(begun),
-            "loss": float(trainer._tr_loss),
-            "total": float(trainer._total_loss_scalar),
-            "logged_at": int(trainer._globalstep_last_logged),
-            "stopped": _stopped(trainer),
-        }
-        kept = ranks.gathered(self._ranks, own)  # comes when all ranks have saved
+        own: dict[str, Any] = {"stopped": _stopped(self._trainer)}
+        left_out: tuple[str, ...] = (_PICKLED,)
+        if self._exact is not None:
+            own |= self._exact.state()
+            left_out += (_GENERATORS,)  # among what is its own
+        kept = external_loop.gathered(self._ranks, own)  # comes when all ranks have saved
         if self._ranks.is_chief:
             for file in saved.iterdir():
-                if not file.name.startswith(_PICKLED):
+                if not file.name.startswith(left_out):
                     shutil.move(file, folder / file.name)
         if self._ranks.is_local_chief:
             shutil.rmtree(saved)
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
 
-    def _share(self, kept: dict[str, Any]) -> dict[str, Any]:
-        """Return what this rank goes on from; on another number of ranks than before, its part."""
-        said = kept.get("ranks") or [kept]
-        share = ranks.share_of(self._ranks, kept)
-        if len(said) == self._ranks.size and share.own is not None:
-            return share.own
-        mean = sum(each["loss"] for each in said) / len(said)
-        found = (share.own or said[0]) | {"loss": mean}
-        new = ranks.new_generators(self._course.run, self._course.progress.batches)
-        if new is not None:
-            found |= {"now": generators_to_json(new), "begun": generators_to_json(new)}
-        return found
 
-    def _arrive(self, _checkpoint: str | None) -> None:
-        """Set the generators: the position in the data is reached."""
-        assert self._kept is not None
-        rng.restore(generators_from_json(self._kept["now"]))
-        self._kept = None
+def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":
+    if not exact(tracker.run):
+        return None
+    from rung.transformers.exact import ExactTraining  # noqa: PLC0415 - checks what it needs
+
+    return ExactTraining(tracker)
 
 
-def _check(args: Any) -> None:
+def _check(args: Any, ranks: core.DistributedContext) -> None:
+    if ranks.size > 1 and args.world_size != ranks.size:
+        raise NotResumable(
+            f"the trainer sees {args.world_size} process(es) of {ranks.size}: make "
+            "TrainingArguments inside `with rt.init()`"
+        )
+    for name in ("fsdp", "deepspeed"):
+        if ranks.size > 1 and getattr(args, name):
+            raise NotResumable(
+                f"TrainingArguments({name}=…) does not go with resources.slots_per_trial: "
+                f"{ranks.size} here; leave it out"
+            )
     if args.save_only_model:
-        raise CannotFollow(
+        raise NotResumable(
             "TrainingArguments(save_only_model=True) saves no optimizer; leave it out"
         )
     if args.ignore_data_skip:
-        raise CannotFollow(
+        raise NotResumable(
             "TrainingArguments(ignore_data_skip=True) would train on the first batches of a "
             "resumed epoch twice; leave it out"
         )
     if args.save_strategy == "best":
-        raise CannotFollow(
+        raise NotResumable(
             'TrainingArguments(save_strategy="best") saves only there, and a run could not leave: '
             "leave it out; `checkpoint_policy: best` in the experiment file keeps the best"
         )
     if args.load_best_model_at_end:
-        raise CannotFollow(
+        raise NotResumable(
             "TrainingArguments(load_best_model_at_end=True): Rung keeps the best checkpoint; "
             "leave it out and load that one"
         )

@@ -1,18 +1,21 @@
 """`rung checkpoints`, `rung download`: stored checkpoints and their files."""
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from rung.cli.link import Link, experiment_ids, linked
+from rung.cli.connection_options import Link, linked, trial_ids
 from rung.cli.output import counted, local_time, print_json, print_table, size
 from rung.client import AsyncClient, Checkpoint, NotFound
+from rung.config.sections.length import UNITS
 from rung.events import RungError
 
 
 @click.command()
-@click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
+@click.argument("name", metavar="ID|TRIAL", shell_complete=trial_ids)
 @click.option("--all", "everything", is_flag=True, help="Also those that are deleted.")
 @linked
 async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
@@ -29,27 +32,28 @@ async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
     if not shown:
         click.echo("No checkpoints." if not items else "All are deleted; --all lists them.")
         return
+    columns: dict[str, Callable[[Checkpoint], Any]] = {
+        "checkpoint": lambda it: it.id,
+        "trial": lambda it: it.trial_id,
+        "state": lambda it: it.state,
+        "batches": lambda it: it.steps_completed,
+        "size": lambda it: size(it.size_bytes),
+        "stored": lambda it: local_time(it.stored_at),
+        "metrics": lambda it: {k: v for k, v in it.metrics.items() if k not in UNITS},
+        "why": lambda it: it.reason,
+    }
+    if not any(item.reason for item in shown):
+        del columns["why"]
     print_table(
-        ["checkpoint", "trial", "state", "batches", "size", "stored", "metrics", "why"],
-        [
-            (
-                item.id,
-                item.trial_id,
-                item.state,
-                item.steps_completed,
-                size(item.size_bytes),
-                local_time(item.stored_at),
-                item.metrics,
-                item.reason,
-            )
-            for item in shown
-        ],
+        list(columns),
+        [[value(item) for value in columns.values()] for item in shown],
         right=["batches", "size"],
+        spare=["trial", "stored", "why"],
     )
 
 
 @click.command()
-@click.argument("name", metavar="CHECKPOINT|ID|TRIAL", shell_complete=experiment_ids)
+@click.argument("name", metavar="CHECKPOINT|ID|TRIAL", shell_complete=trial_ids)
 @click.option(
     "--output",
     "-o",
@@ -63,7 +67,7 @@ async def download(name: str, output: Path | None, link: Link) -> None:
     Of an experiment: its best trial's checkpoint. Of a trial: its best one, else its newest.
     """
     async with link.client() as client:
-        checkpoint_id = await _choose(client, name)
+        checkpoint_id = await choose_checkpoint(client, name)
         folder = (output or Path(checkpoint_id.replace("/", "_"))).absolute()
         checkpoint = await client.download(checkpoint_id, folder)
     if link.json:
@@ -73,12 +77,12 @@ async def download(name: str, output: Path | None, link: Link) -> None:
         click.echo(f"{files} of checkpoint {checkpoint.id} in {folder}")
 
 
-async def _choose(client: AsyncClient, name: str) -> str:
+async def choose_checkpoint(client: AsyncClient, name: str) -> str:
     """Return the id of the checkpoint of an experiment, of a trial, or of that name itself."""
-    # `k3v9x2ab` is an experiment, `k3v9x2ab.7` a trial, `k3v9x2ab.7.1.900` a checkpoint.
-    owner = {0: _of_experiment, 1: _of_trial}.get(name.count("."))
-    if owner is not None:
-        with contextlib.suppress(NotFound):
+    owners = {"experiment": _of_experiment, "trial": _of_trial}
+    with contextlib.suppress(NotFound):
+        owner = owners.get(await client.kind_of(name))
+        if owner is not None:
             return await owner(client, name)
     return (await client.checkpoint(name)).id
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from rung.cli.link import PATIENCE_FOLLOWING_S, Link, experiment_ids, linked
+from rung.cli.connection_options import PATIENCE_FOLLOWING_S, Link, linked, trial_ids
 from rung.cli.terminal import escape_json, escape_lines
 from rung.client import ENDED, AsyncClient, LogLine, LogPage, ServerEvent
 
@@ -32,7 +32,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 @click.command()
-@click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
+@click.argument("name", metavar="ID|TRIAL", shell_complete=trial_ids)
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ended.")
 @click.option("--rank", type=click.IntRange(0), help="Of this process of a trial alone.")
 @click.option("--level", type=click.Choice(_LEVELS), help="This severe or more.")
@@ -193,9 +193,9 @@ async def _until_ended(
 
 
 async def _ended(client: AsyncClient, name: str) -> bool:
-    if "." in name:
+    if await client.kind_of(name) == "trial":
         return (await client.trial(name)).state in ENDED | {"stopped"}
-    return (await client.experiment(name)).ended_at is not None
+    return (await client.experiment(name, trials="none")).ended_at is not None
 
 
 def _lines_of(data: Any) -> list[LogLine]:

@@ -1,18 +1,32 @@
-"""`rung preview`: simulates a search with made-up metrics, and prints what it would cost."""
+"""`rung preview`: simulates a search with made-up metrics; prints its cost and first trials."""
 
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from rung.cli.link import Link, linked
-from rung.cli.output import number, print_facts, print_json, print_table, share
+from rung.cli.connection_options import Link, linked
+from rung.cli.output import (
+    counted,
+    lasting,
+    number,
+    print_facts,
+    print_json,
+    print_table,
+    printable,
+    share,
+)
 from rung.events import RungError
 from rung.events.experiment import SearchPlanned
+from rung.events.trial import TrialRequested
+from rung.methods.space import Const, Leaf
 
 _SEED: Final = 0
+_SAMPLES: Final = 5
+"""How many trials are shown with their hyperparameters."""
 
 
 @click.command()
@@ -25,20 +39,25 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
     """Run the search that FILE describes in memory, with made-up metrics, and show its cost.
 
     Every trial gets a metric of its own that improves with training, and nothing fails. Costs are
-    in units of the search's time metric.
+    in units of the search's time metric. The first five trials are shown with their
+    hyperparameters; if FILE gives `reproducibility.experiment_seed`, the search has the same.
     """
     from rung.config import load  # noqa: PLC0415 - a third of a second
     from rung.searcher.simulate import simulate  # noqa: PLC0415 - only here
 
     try:
-        config = load(file.read_bytes(), today_seed=_SEED).expanded()
+        loaded = load(file.read_bytes(), today_seed=_SEED)
     except OSError as error:
         raise RungError(f"{file} cannot be read ({error.strerror})") from error
+    config = loaded.expanded()
+    for warning in loaded.warnings:
+        click.echo(f"Warning: {printable(warning)}", err=True)
     smaller = config["searcher"]["smaller_is_better"]
     result = simulate(config, lambda index, _, time: _metric(index, time, smaller=smaller), slots)
     plan = next(item for item in result.decisions if isinstance(item, SearchPlanned))
     longest = config["searcher"]["max_time"] or max(result.trained.values(), default=0)
     full = longest * len(result.trained)
+    sampled = [item for item in result.decisions if isinstance(item, TrialRequested)][:_SAMPLES]
     lengths = Counter(result.trained.values())
     facts: dict[str, Any] = {
         "method": plan.method,
@@ -48,10 +67,18 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
         "trained": {number(length): lengths[length] for length in sorted(lengths)},
         "units": result.units,
         "units_full": full,
+        "concurrent": config["searcher"].get("max_concurrent_trials"),
         "slots": slots,
         "elapsed": result.elapsed,
+        "seed": loaded.seed,
+        "seed_given": loaded.settings.reproducibility.experiment_seed is not None,
+        "samples": [{"trial": it.index, "hyperparameters": it.hparams} for it in sampled],
     }
-    print_json(facts) if link.json else _print(facts)
+    if link.json:
+        print_json(facts)
+        return
+    _print(facts)
+    _print_samples(facts, loaded.settings.hyperparameters.leaves())
 
 
 def _metric(index: int, time: float, *, smaller: bool) -> float:
@@ -63,14 +90,16 @@ def _metric(index: int, time: float, *, smaller: bool) -> float:
 
 def _print(facts: dict[str, Any]) -> None:
     unit, units, full = facts["time_metric"], facts["units"], facts["units_full"]
+    concurrent = facts["concurrent"]
     print_facts(
         [
             ("method", facts["method"]),
             ("trials", facts["trials"]),
-            ("training", f"{number(units)} {unit}"),
-            ("all in full", f"{number(full)} {unit}"),
+            ("at once", f"{concurrent:,} at most" if concurrent else None),
+            ("training", lasting(units, unit)),
+            ("all in full", lasting(full, unit)),
             ("so it does", share(units / full if full else 1.0)),
-            ("takes", f"{number(facts['elapsed'])} {unit} on {facts['slots']} slots at once"),
+            ("takes", f"{lasting(facts['elapsed'], unit)} on {counted(facts['slots'], 'slot')}"),
         ]
     )
     click.echo()
@@ -82,3 +111,39 @@ def _print(facts: dict[str, Any]) -> None:
     click.echo()
     columns = [f"{unit} trained", "trials"]
     print_table(columns, facts["trained"].items(), right=columns)
+
+
+def _print_samples(facts: dict[str, Any], space: Sequence[Leaf]) -> None:
+    """Print trials in columns, and their hyperparameters in rows."""
+    samples = [item["hyperparameters"] for item in facts["samples"]]
+    drawn = [leaf for leaf in space if not isinstance(leaf.parameter, Const)]
+    constant = len(space) - len(drawn)
+    if drawn:
+        click.echo()
+        trials = [f"trial {item['trial']}" for item in facts["samples"]]
+        print_table(
+            ["hyperparameter", *trials],
+            [
+                (".".join(leaf.path), *(_value(hparams, leaf.path) for hparams in samples))
+                for leaf in drawn
+            ],
+            right=trials,
+        )
+    notes = []
+    if constant:
+        notes.append(f"{counted(constant, 'hyperparameter')} more: the same in all trials.")
+    if drawn and not facts["seed_given"]:
+        notes.append(
+            f"Drawn with seed {facts['seed']}. A search has a seed of its own, unless the file"
+            " gives\nreproducibility.experiment_seed."
+        )
+    if drawn and notes:
+        click.echo()
+        click.echo("\n".join(notes))
+
+
+def _value(hparams: dict[str, Any], path: Sequence[str]) -> Any:
+    value: Any = hparams
+    for name in path:
+        value = value[name]
+    return f"{value:.4g}" if isinstance(value, float) else value

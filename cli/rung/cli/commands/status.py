@@ -5,8 +5,8 @@ from typing import Any, Final
 import click
 import msgspec
 
-from rung.cli.link import Link, linked
-from rung.cli.output import local_time, print_facts, print_json, print_table, printable
+from rung.cli.connection_options import Link, linked
+from rung.cli.output import local_time, print_facts, print_json, print_table, printable, size
 from rung.client import Agent, DeadLetter, QueueItem, Status
 
 _ANSWER_S: Final = 10.0
@@ -51,6 +51,8 @@ def _print(where: str, found: Status, agents: list[Agent], queue: list[QueueItem
             ("dead letters", found.dead_letters or None),
             ("isolation", _isolation(agents)),
             ("policies", _policies(found)),
+            ("checkpoints", _checkpoints(found)),
+            *_disk(found),
         ]
     )
     for problem in found.problems:
@@ -62,7 +64,13 @@ def _print(where: str, found: Status, agents: list[Agent], queue: list[QueueItem
         print_table(
             ["waiting", "pool", "slots", "priority", "since"],
             [
-                (item.allocation_id, item.pool, item.slots, item.priority, item.requested_at)
+                (
+                    item.allocation_id,
+                    item.pool,
+                    item.slots,
+                    item.priority,
+                    local_time(item.requested_at),
+                )
                 for item in queue[:_QUEUE_SHOWN]
             ],
             right=["slots", "priority"],
@@ -71,6 +79,24 @@ def _print(where: str, found: Status, agents: list[Agent], queue: list[QueueItem
             click.echo(f"and {len(queue) - _QUEUE_SHOWN} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
             click.echo(f"Cannot be placed: {printable(reason)}")
+
+
+def _checkpoints(found: Status) -> str | None:
+    """Return how many checkpoints there are, where the disk shows no more."""
+    if found.disk is not None or not found.checkpoint_count:
+        return None
+    return f"{found.checkpoint_count:,} ({size(found.checkpoint_bytes)})"
+
+
+def _disk(found: Status) -> list[tuple[str, str]]:
+    """Return what the data folder takes on the disk, part by part."""
+    disk = found.disk
+    if disk is None:
+        return []
+    used = sum(disk.used_bytes.values())
+    parts = [f"{name} {size(value)}" for name, value in disk.used_bytes.items() if value]
+    free = f"{size(disk.free_bytes)} of {size(disk.total_bytes)} are free"
+    return [("disk", f"{size(used)} used, {free}"), ("", ", ".join(parts))]
 
 
 def _policies(found: Status) -> str | None:

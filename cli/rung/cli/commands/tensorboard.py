@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import importlib.util
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -23,8 +24,8 @@ from typing import Final, NamedTuple, Self
 import click
 
 from rung.api import Checkpoint, ExperimentCurves
+from rung.cli.connection_options import PATIENCE_FOLLOWING_S, Link, experiment_argument, linked
 from rung.cli.exit_code import OK
-from rung.cli.link import PATIENCE_FOLLOWING_S, Link, experiment_argument, linked
 from rung.cli.output import counted, print_json
 from rung.client import ENDED, AsyncClient
 from rung.events import RungError
@@ -43,6 +44,8 @@ _VERSION: Final = b"brain.Event:2"
 _POLYNOMIAL: Final = 0x82F63B78
 _MASK: Final = 0xA282EAD8
 _WORD: Final = 0xFFFFFFFF
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+"""Those that end TensorBoard with the command, as Ctrl-C does."""
 
 
 @click.command()
@@ -62,7 +65,7 @@ async def tensorboard(experiment_id: str, link: Link, *, port: int, folder: Path
     is all.
     """
     async with link.client(PATIENCE_FOLLOWING_S) as client:
-        shown = await client.experiment(experiment_id)
+        shown = await client.experiment(experiment_id, trials="none")
         target = folder or Path(FOLDER) / shown.id
         with contextlib.ExitStack() as files:
             board = Board(client, shown.id, target, files)
@@ -168,7 +171,7 @@ class Board:
         printed = ""
         while True:
             try:
-                shown = await self._client.experiment(self._experiment_id)
+                shown = await self._client.experiment(self._experiment_id, trials="none")
                 await self.write()
             except RungError as error:
                 if str(error) != printed:
@@ -203,12 +206,25 @@ def _command() -> list[str] | None:
 
 
 async def _serve(command: list[str], board: Board) -> int:
-    """Run TensorBoard until it is interrupted, and update its files."""
+    """Run TensorBoard until it is interrupted or terminated, and update its files."""
     process = await asyncio.create_subprocess_exec(*command)
     following = asyncio.create_task(board.follow())
+    ending: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        ending.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, end, number)
     try:
-        return await process.wait()
+        code = await process.wait()
+        return 128 + ending[0] if ending else code
     finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following

@@ -4,16 +4,15 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
 
 from rung.cli import exit_code
-from rung.cli.link import PATIENCE_FOLLOWING_S, Link, experiment_argument, linked
+from rung.cli.commands.failures import failure_facts
+from rung.cli.connection_options import PATIENCE_FOLLOWING_S, Link, experiment_argument, linked
 from rung.cli.output import (
-    console,
     counted,
     duration,
     number,
@@ -22,16 +21,11 @@ from rung.cli.output import (
     seconds_between,
     share,
 )
+from rung.cli.terminal import raw_stream
 from rung.client import AsyncClient, Experiment
-from rung.events import RungError
 
 Show = Callable[[Experiment], None]
 
-_POLL_S: Final = 5.0
-"""The experiment is read at least so often, whether or not an event arrives."""
-_PAUSE_S: Final = 0.3
-"""Least time between two reads; three times the last read's duration if that is longer, but at
-most `_POLL_S`: a read that waited for a restart of the server is no measure."""
 _LINE_S: Final = 5.0
 """Between two lines of progress where there is no terminal."""
 _STATES: Final = (
@@ -57,8 +51,12 @@ async def follow(link: Link, client: AsyncClient, experiment_id: str, *, quiet: 
     Pass the client that submitted or canceled the experiment: its reads include its own writes.
     """
     try:
-        async with _progress(quiet=quiet or link.json) as show:
-            experiment = await _watch(client, experiment_id, show)
+        with progress(quiet=quiet or link.json) as show:
+            experiment = await client.wait(
+                experiment_id,
+                note=None if quiet or link.json else show,
+                trials="all" if link.json else "none" if quiet else "top",
+            )
     except asyncio.CancelledError:  # Ctrl-C
         click.echo(
             f"\nNo longer watching; experiment {experiment_id} goes on. `rung wait"
@@ -73,46 +71,20 @@ async def follow(link: Link, client: AsyncClient, experiment_id: str, *, quiet: 
     return exit_code.of_state(experiment.state)
 
 
-async def _watch(client: AsyncClient, experiment_id: str, show: Show) -> Experiment:
-    """Show an experiment after each of its events; return it once it ended."""
-    changed = asyncio.Event()
-    listener = asyncio.create_task(_listen(client, experiment_id, changed))
-    try:
-        while True:
-            started = time.monotonic()
-            changed.clear()
-            experiment = await client.experiment(experiment_id)
-            show(experiment)
-            if experiment.ended_at is not None:
-                return experiment
-            took_s = time.monotonic() - started
-            await asyncio.sleep(min(max(_PAUSE_S, 3 * took_s), _POLL_S))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_POLL_S):
-                    await changed.wait()
-    finally:
-        listener.cancel()
-        await asyncio.gather(listener, return_exceptions=True)
-
-
-async def _listen(client: AsyncClient, experiment_id: str, changed: asyncio.Event) -> None:
-    """Set an event at each event of an experiment; if the stream is refused, polling is left."""
-    with contextlib.suppress(RungError):
-        async for _ in client.follow_events(experiment_id, begin="now"):
-            changed.set()
-
-
-@contextlib.asynccontextmanager
-async def _progress(*, quiet: bool) -> AsyncIterator[Show]:
+@contextlib.contextmanager
+def progress(*, quiet: bool) -> Iterator[Show]:
     """Yield a function that shows progress: a live table on a terminal, lines elsewhere."""
     if quiet:
         yield lambda _: None
     elif not sys.stderr.isatty():
         yield _Lines()
     else:
-        from rich.live import Live  # noqa: PLC0415 - a tenth of a second
+        from rich.console import Console  # noqa: PLC0415 - a tenth of a second
+        from rich.live import Live  # noqa: PLC0415 - see above
 
-        with Live(console=console(stderr=True), auto_refresh=False, transient=True) as table:
+        # Its texts were made `printable` before; escaped, its drawing would show as text.
+        console = Console(file=raw_stream(sys.stderr), highlight=False, soft_wrap=False)
+        with Live(console=console, auto_refresh=False, transient=True) as table:
             yield lambda experiment: table.update(table_of(experiment), refresh=True)
 
 
@@ -135,10 +107,12 @@ class _Lines:
 def line_of(experiment: Experiment) -> str:
     """Return the progress of an experiment in one line."""
     parts = [f"{experiment.id} {experiment.state} {share(experiment.progress)}"]
-    if experiment.trials:
-        parts.append(f"{counted(len(experiment.trials), 'trial')}: {_counts(experiment)}")
+    if experiment.trial_count:
+        parts.append(f"{counted(experiment.trial_count, 'trial')}: {_counts(experiment)}")
     parts += [f"rungs {rungs}" for rungs in _rungs(experiment).values()]
     parts.append(_best(experiment) or "no validation yet")
+    if experiment.ended_at is None:
+        parts += [f"{name}: {text}" for name, text in failure_facts(experiment)[:1]]
     if experiment.eta_seconds is not None:
         parts.append(f"about {duration(experiment.eta_seconds)} left")
     return " | ".join(parts)
@@ -163,7 +137,7 @@ def table_of(experiment: Experiment) -> Any:
     )
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_row(
-        Text("trials", "dim"), Text(f"{len(experiment.trials)}: {_counts(experiment) or 'none'}")
+        Text("trials", "dim"), Text(f"{experiment.trial_count}: {_counts(experiment) or 'none'}")
     )
     for name, rungs in _rungs(experiment).items():
         facts.add_row(Text(name, "dim"), Text(rungs))
@@ -174,31 +148,33 @@ def table_of(experiment: Experiment) -> Any:
             Text(f"{printable(best.metric)} {number(best.value)} by {best.trial_id}", "green"),
         )
         facts.add_row(Text("", "dim"), Text(printable(_best_hparams(experiment))))
+    for name, text in failure_facts(experiment):
+        facts.add_row(Text(name, "dim"), Text(printable(text), "red"))
     return Group(head, facts)
 
 
 def _counts(experiment: Experiment) -> str:
-    counts = Counter(trial.state for trial in experiment.trials)
+    counts = experiment.trial_states
     states = dict.fromkeys((*_STATES, *sorted(counts)))
-    return ", ".join(f"{counts[state]} {state}" for state in states if counts[state])
+    return ", ".join(f"{counts[state]} {state}" for state in states if counts.get(state))
 
 
 def _rungs(experiment: Experiment) -> dict[str, str]:
     """Return, by bracket, how many trials reached each of its rungs: `27@1 9@3 3@9`."""
     brackets = experiment.plan.brackets if experiment.plan else []
     unit = experiment.plan.time_metric if experiment.plan else ""
+    reached = {each.bracket: each.reached for each in experiment.rungs}
     found = {}
     for bracket in brackets:
         if len(bracket.lengths) < 2 and len(brackets) < 2:
             continue
-        reached = [
-            trial.rung
-            for trial in experiment.trials
-            if trial.bracket == bracket.bracket and trial.rung is not None
-        ]
         counts = [
-            f"{sum(1 for rung in reached if rung >= index)}@{length}"
-            for index, length in enumerate(bracket.lengths)
+            f"{count}@{length}"
+            for count, length in zip(
+                reached.get(bracket.bracket) or [0] * len(bracket.lengths),
+                bracket.lengths,
+                strict=True,
+            )
         ]
         name = "rungs" if len(brackets) == 1 else f"bracket {bracket.bracket}"
         found[name] = f"{' '.join(counts)} {unit}"
@@ -221,8 +197,10 @@ def _best_hparams(experiment: Experiment) -> dict[str, Any]:
 
 def _print_end(experiment: Experiment) -> None:
     took = duration(seconds_between(experiment.submitted_at, experiment.ended_at))
-    reason = experiment.reason or counted(len(experiment.trials), "trial")
+    reason = experiment.reason or counted(experiment.trial_count, "trial")
     click.echo(f"{experiment.id} {experiment.state} after {took}: {printable(reason)}")
+    for name, text in failure_facts(experiment):
+        click.echo(f"{name}: {printable(text)}")
     if experiment.best is not None:
         best = experiment.best
         click.echo(

@@ -21,6 +21,7 @@ from rung.client._data_folder import (
     DataFolderError,
     Server,
     check_owner,
+    default_path,
     holder_of,
     is_running,
     is_stopped,
@@ -51,11 +52,6 @@ _LOCK_S_MAX: Final = 0.5
 _LOCK_RETRY_S: Final = 0.01
 _SECRETS: Final = ("ledger", "log", "agent")
 """Folders whose files are made private one by one; others as whole folders."""
-
-
-def default_path() -> Path:
-    """Return `RUNG_DATA`, or `~/.rung`."""
-    return Path(os.environ.get("RUNG_DATA") or "~/.rung").expanduser()
 
 
 @contextlib.contextmanager

@@ -7,22 +7,28 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from http import HTTPStatus
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+import aiohttp
 import structlog
 
-from rung.agent.config import EXIT_REFUSED
-from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
+from rung.agent.outbox.outbox_file import SET_ASIDE as OUTBOX_SET_ASIDE
+from rung.agent.settings import EXIT_REFUSED
 from rung.cli.local.data_folder import DataFolder, DataFolderError
+from rung.cli.local.disk_use import DiskMeter
 from rung.cli.local.up import UpOptions
 from rung.cli.operations.components import READERS, audit_all
 from rung.cli.operations.service import tables
 from rung.events import UndecodableEvent, decode, partition_of, topic
-from rung.events.allocation import AgentJoined
+from rung.events.allocation import AgentJoined, AgentResumed
 from rung.gateway.context import Parts
+from rung.gateway.requests.after import HEADER, Positions, token_of
 from rung.gateway.service import serve as serve_gateway
+from rung.gateway.settings import DAY_S
+from rung.gateway.settings import Settings as GatewaySettings
 from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.seals import FILE as KEY_FILE
@@ -43,8 +49,15 @@ from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, sealing
 from rung.runtime.service import serve
 from rung.scheduler.policies import policy_of
+from rung.secrets.master_key import FILE as SECRETS_FILE
+from rung.secrets.master_key import load_or_create
 from rung.storage import FolderStore
 from rung.storage.key import INCOMING
+from rung.subscription.address import rule_of
+from rung.webhooks.service import NAME as WEBHOOKS
+from rung.webhooks.service import components as webhooks
+from rung.webhooks.settings import Settings as DeliverySettings
+from rung.webhooks.settings import mail_of_url
 
 _AGENT_STOP_S: Final = 20.0
 _AGENT_RETRY_S: Final = 1.0
@@ -94,19 +107,21 @@ async def run(  # noqa: PLR0913 - what it is started with
         listener: where the gateway answers, besides the folder's Unix socket.
         options: how it is started.
         started: called once the gateway answers.
-        ready: called once all services have caught up, the series are open or known not to be, and
-            the agent has joined; with what there is to warn of.
+        ready: called once all services have caught up, the series are open or known not to be, the
+            agent has joined, and the gateway shows its slots; with what there is to warn of.
         umask: of trial processes, as the user has it.
 
     Raises:
         RungError: the folder's ledger cannot be opened, a service failed, or the agent is refused
             for good.
     """
+    delivery = _delivery(options)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     local = folder.listen()
     key = SealKey.load_or_create(folder.path / KEY_FILE)
+    secrets_key = load_or_create(folder.path / SECRETS_FILE)
     ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
     sealer = Sealer(ledger, key, anchor=Anchor(options.anchor) if options.anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
@@ -125,11 +140,13 @@ async def run(  # noqa: PLR0913 - what it is started with
         return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
 
     joins = await _Joins.from_now(ledger)
+    parts = {**tables(store), WEBHOOKS: webhooks(store, delivery, secrets_key)}
 
     async def tell() -> None:
         await recovery.settled.wait()
-        await joins.first()
+        joined = await joins.first()
         await _caught_up()
+        await _shown(folder, listener, token_of(ledger.id, joined))
         ready(warnings())
 
     try:
@@ -139,7 +156,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             services = [
                 group.create_task(work)
                 for work in (
-                    serve(ledger, tuple(chain.from_iterable(tables(store).values()))),
+                    serve(ledger, tuple(chain.from_iterable(parts.values()))),
                     recovery.run(),
                     serve_gateway(
                         ledger,
@@ -153,9 +170,15 @@ async def run(  # noqa: PLR0913 - what it is started with
                             policy_of,
                             READERS,
                             warnings,
+                            DiskMeter(folder).measure,
                         ),
                         started=started,
                         folder=folder.projections,
+                        secrets_key=secrets_key,
+                        settings=GatewaySettings(
+                            webhooks=delivery.rule,
+                            deletion_delay=options.deletion_delay_days * DAY_S,
+                        ),
                     ),
                     tell(),
                 )
@@ -173,8 +196,23 @@ async def run(  # noqa: PLR0913 - what it is started with
         await ledger.close()
 
 
+def _delivery(options: UpOptions) -> DeliverySettings:
+    """Return how webhooks deliver.
+
+    Raises:
+        DataFolderError: an option cannot be so.
+    """
+    try:
+        return DeliverySettings(
+            rule=rule_of(options.webhooks_allow_network, allow_http=options.webhooks_allow_http),
+            mail=mail_of_url(options.smtp, options.mail_from) if options.smtp else None,
+        )
+    except ValueError as error:
+        raise DataFolderError(f"webhooks: {error}") from error
+
+
 class _Joins:
-    """Whether the agent has joined its pool since this process started."""
+    """Whether the agent has joined its pool, or gone on there, since this process started."""
 
     def __init__(self, ledger: Ledger, partition: int, position: int) -> None:
         self._ledger = ledger
@@ -188,24 +226,38 @@ class _Joins:
         partition = partition_of(_POOL, ledger.partitions(topic.POOLS))
         return cls(ledger, partition, await ledger.end(topic.POOLS, partition))
 
-    async def first(self) -> None:
-        """Return once an agent has joined."""
+    async def first(self) -> Positions:
+        """Return once an agent has joined or gone on, with the place of that fact."""
         async for records in self._ledger.follow(topic.POOLS, self._partition, self._position):
             for record in records:
                 with contextlib.suppress(UndecodableEvent):
-                    if isinstance(decode(record.value).data, AgentJoined):
+                    if isinstance(decode(record.value).data, AgentJoined | AgentResumed):
                         self.joined.set()
+                        return {(topic.POOLS, self._partition): record.position}
+        raise AssertionError("a ledger is followed for ever")
+
+
+async def _shown(folder: DataFolder, listener: socket.socket, after: str) -> None:
+    """Return once the gateway shows what a token of `Rung-After` stands for."""
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1/status"
+    headers = {"Authorization": f"Bearer {folder.token}", HEADER: after}
+    async with aiohttp.ClientSession() as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(url, headers=headers) as answer:
+                    if answer.status == HTTPStatus.OK:
                         return
+            await asyncio.sleep(_LOOK_S)
 
 
 async def _caught_up() -> None:
     """Return once every service has folded what the ledger held when it started.
 
-    Curves and logs may come later: they are rebuilt while trials train.
+    Curves and logs may come later: they are rebuilt while trials train; and so may webhooks.
     """
     while True:
         behind = await HEALTH.behind()
-        if all(line.startswith(f"{METRICS}/") for line in behind):
+        if all(line.startswith((f"{METRICS}/", f"{WEBHOOKS}-")) for line in behind):
             return
         await asyncio.sleep(_LOOK_S)
 
@@ -220,7 +272,7 @@ def _set_aside(folder: DataFolder) -> list[str]:
                 f"*.{SERIES_SET_ASIDE}-*",
                 "its contents are rebuilt from the ledger",
             ),
-            (folder.agent, f"*.{SPOOL_SET_ASIDE}-*", "what the ledger lacks is trained again"),
+            (folder.agent, f"*.{OUTBOX_SET_ASIDE}-*", "what the ledger lacks is trained again"),
         )
         for path in sorted(place.glob(mark))
     ]
@@ -296,7 +348,8 @@ async def _start_agent(
     """Start the agent; it notices by the connection's end when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
     arguments += ["--folder", str(folder.agent), "--parent", str(connection.fileno())]
-    arguments += ["--hide", str(folder.path), *options.agent_arguments()]
+    arguments += ["--secrets-key", str(folder.path / SECRETS_FILE)]
+    arguments += ["--keep-trials", "--hide", str(folder.path), *options.agent_arguments()]
     with (folder.log / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,

@@ -1,5 +1,6 @@
 """Processors, relays and sinks of all services; the audit that decides by all processors."""
 
+import contextlib
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
@@ -8,6 +9,9 @@ import msgspec
 
 from rung import api
 from rung.cli.operations.service import tables
+from rung.events import UndecodableEvent, topic
+from rung.events.codec import decode_handled
+from rung.events.experiment import ExperimentRetired
 from rung.gateway.projections.read_models import PROJECTIONS
 from rung.gateway.projections.read_models import READER as GATEWAY
 from rung.ledger import Ledger
@@ -19,9 +23,11 @@ from rung.runtime.audit.imports import audit_imports
 from rung.runtime.projection import Projection
 from rung.runtime.projection.requests import requested_topics
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider
+from rung.runtime.service import Component, Decider, Shared
 from rung.runtime.sink.sink import Sink
 
+_READ_MAX: Final = 2_000
+_RETIRED: Final = frozenset({ExperimentRetired.TYPE})
 _COMPONENTS: Final[tuple[Component, ...]] = tuple(chain.from_iterable(tables().values()))
 
 PROCESSORS: Final[tuple[Processor[Any], ...]] = tuple(
@@ -43,6 +49,12 @@ READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
         for it in _COMPONENTS
         if isinstance(it, Projection)
         for name in requested_topics(it)
+    },
+    **{
+        (it.name, name): "projection"
+        for it in _COMPONENTS
+        if isinstance(it, Shared)
+        for name in it.folds
     },
 }
 """Readers that accept requests about dead letters: name and topic → kind."""
@@ -86,8 +98,26 @@ async def audit_all(
         ],
         verdicts=[_verdict(verdict) for verdict in verdicts],
         imports=imports,
+        deleted=await _deleted(ledger, experiment_id),
         seals=report,
     )
+
+
+async def _deleted(ledger: Ledger, experiment_id: str | None) -> dict[str, str]:
+    """Return when experiments, or the one, were deleted."""
+    found: dict[str, str] = {}
+    for partition in range(ledger.partitions(topic.RETIREMENTS)):
+        position = await ledger.start(topic.RETIREMENTS, partition)
+        while records := await ledger.read(topic.RETIREMENTS, partition, position, _READ_MAX):
+            position = records[-1].position + 1
+            for record in records:
+                if experiment_id not in {None, record.key}:
+                    continue
+                with contextlib.suppress(UndecodableEvent):
+                    event = decode_handled(record.value, _RETIRED)
+                    if event is not None:
+                        found.setdefault(record.key, event.time)
+    return found
 
 
 def _difference(process: str, item: Difference) -> api.Difference:

@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from rung.cli.link import Link, linked
+from rung.cli.connection_options import Link, linked
 from rung.cli.output import local_time, print_facts, print_json, print_table, printable
 from rung.cli.terminal import escape
 from rung.client import DeadLetter

@@ -1,4 +1,4 @@
-"""`rung gc logs`: deletes log lines."""
+"""`rung gc logs`, `rung gc checkpoints`: delete what is needed no longer, or say what that is."""
 
 import re
 import time
@@ -6,8 +6,11 @@ from typing import Final
 
 import click
 
-from rung.cli.link import Link, linked, optional_experiment_argument
+from rung.cli.bulk import Chosen, change_all, several
+from rung.cli.commands.change.deletion import print_freed
+from rung.cli.connection_options import Link, linked, optional_experiment_argument
 from rung.cli.output import counted, print_json, print_table, size
+from rung.client import BatchWanted, RetentionWanted
 
 _AGE: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -62,3 +65,38 @@ async def logs(
     print_table(["experiment", "trials", "lines", "size"], rows, right=["trials", "lines", "size"])
     lines = f"{counted(found.lines, 'line')} ({size(found.size_bytes)})"
     click.echo(f"{lines} would be deleted." if dry_run else f"{lines} deleted.")
+
+
+@gc.command()
+@several
+@click.option("--save-experiment-best", type=click.IntRange(0), help="The best of all trials.")
+@click.option("--save-trial-best", type=click.IntRange(0), help="The best of each trial.")
+@click.option("--save-trial-latest", type=click.IntRange(0), help="The latest of each trial.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
+@linked
+async def checkpoints(
+    link: Link,
+    *,
+    names: tuple[str, ...],
+    where: str | None,
+    yes: bool,
+    dry_run: bool,
+    **wanted: int | None,
+) -> int:
+    """Delete checkpoints that a policy does not keep: of experiments, of a filter, or of all.
+
+    A number that is not given is that of each experiment. With --dry-run it says which checkpoints
+    would go, by experiment, and changes nothing. Otherwise the policy is that of the experiments
+    from here on, as with `rung retention`.
+
+    Exit code 1: one of several was refused.
+    """
+    if not names and where is None:
+        where = "archived:any"
+    change = BatchWanted(action="retain", retention=RetentionWanted(**wanted), dry_run=dry_run)
+    async with link.client() as client:
+        chosen = Chosen(names, where, yes)
+        code, items = await change_all(link, client, chosen, change, "changed")
+    if not link.json:
+        print_freed(items, would=dry_run)
+    return code

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rung.cli.link import asynchronous
+from rung.cli.connection_options import asynchronous
 from rung.cli.output import print_json, print_table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`rung objects copy`: checkpoints, code and configurations to another object store."""
+"""`rung objects copy`: checkpoints, code, configurations and encrypted secrets."""
 
 import hashlib
 from collections.abc import Iterator
@@ -10,11 +10,13 @@ import click
 from rung.cli.exit_code import FAILED, OK
 from rung.cli.output import counted, print_json, printable, size
 from rung.events import RungError
+from rung.secrets.secret_store import PREFIX as SECRETS
 from rung.storage import (
     FolderStore,
     ObjectDamaged,
     ObjectMissing,
     ObjectStore,
+    areas_of,
     copy_checkpoint,
     open_store,
 )
@@ -31,6 +33,7 @@ class Copied(NamedTuple):
     checkpoints: int
     code: int
     configs: int
+    secrets: int
     size_bytes: int
     already: int
     """Objects that the target had already."""
@@ -60,7 +63,8 @@ def copy(source: str, target: str, *, as_json: bool) -> int:
     else:
         click.echo(
             f"{counted(copied.checkpoints, 'checkpoint')}, {counted(copied.code, 'code archive')}"
-            f" and {counted(copied.configs, 'configuration')} copied ({size(copied.size_bytes)}),"
+            f", {counted(copied.configs, 'configuration')} and"
+            f" {counted(copied.secrets, 'encrypted secret')} copied ({size(copied.size_bytes)}),"
             f" {copied.already:,} were there already"
         )
     return FAILED if copied.damaged else OK
@@ -73,7 +77,9 @@ def _copy(source: str, target: str, *, as_json: bool) -> Copied:
         copying = _Copying(folder, store, quiet=as_json)
         for prefix in _SUFFIXES:
             copying.named_by_digest(prefix)
-        copying.checkpoints()
+        copying.secrets()
+        for area in ("", *areas_of(folder)):
+            copying.checkpoints(area)
         return copying.done()
     finally:
         store.close()
@@ -86,7 +92,14 @@ class _Copying:
         self._source = source
         self._target = target
         self._quiet = quiet
-        self._counts = {"checkpoints": 0, "code": 0, "configs": 0, "size_bytes": 0, "already": 0}
+        self._counts = {
+            "checkpoints": 0,
+            "code": 0,
+            "configs": 0,
+            "secrets": 0,
+            "size_bytes": 0,
+            "already": 0,
+        }
         self._damaged: list[str] = []
 
     def done(self) -> Copied:
@@ -110,37 +123,52 @@ class _Copying:
             self._counts[prefix.rstrip("/")] += 1
             self._counts["size_bytes"] += info.size_bytes
 
-    def checkpoints(self) -> None:
-        """Copy the complete checkpoints, the manifest of each last."""
-        for experiment_id, checkpoint_id in self._found():
-            if self._is_there(f"{_CHECKPOINTS}{experiment_id}/{checkpoint_id}{_MANIFEST}"):
+    def secrets(self) -> None:
+        """Copy encrypted secrets, newer ones in place of older ones; the key is copied apart."""
+        for info in self._source.list(SECRETS):
+            data = self._source.read(info.name)
+            if _holds(self._target, info.name, data):
+                self._counts["already"] += 1
+                continue
+            self._target.put_bytes(info.name, data)
+            self._counts["secrets"] += 1
+            self._counts["size_bytes"] += info.size_bytes
+
+    def checkpoints(self, area: str) -> None:
+        """Copy the complete checkpoints of a storage area, the manifest of each last."""
+        source, target = self._source.area(area), self._target.area(area)
+        for experiment_id, checkpoint_id in _checkpoints_in(source):
+            manifest = f"{_CHECKPOINTS}{experiment_id}/{checkpoint_id}{_MANIFEST}"
+            if _holds(target, manifest, source.read(manifest)):
                 self._counts["already"] += 1
                 continue
             try:
-                stored = copy_checkpoint(self._source, self._target, experiment_id, checkpoint_id)
+                stored = copy_checkpoint(source, target, experiment_id, checkpoint_id)
             except ObjectDamaged as error:
                 self._report(f"{experiment_id}: {error}")
                 continue
             self._counts["checkpoints"] += 1
             self._counts["size_bytes"] += stored.manifest.size_bytes
 
-    def _found(self) -> Iterator[tuple[str, str]]:
-        for info in self._source.list(_CHECKPOINTS):
-            parts = info.name.removesuffix(_MANIFEST).split("/")
-            if info.name.endswith(_MANIFEST) and len(parts) == 3:
-                yield parts[1], parts[2]
-
-    def _is_there(self, manifest: str) -> bool:
-        """Return whether the target has a manifest, which is written last."""
-        try:
-            return self._target.read(manifest) == self._source.read(manifest)
-        except ObjectMissing:
-            return False
-
     def _report(self, text: str) -> None:
         self._damaged.append(text)
         if not self._quiet:
             click.echo(f"damaged: {printable(text)}", err=True)
+
+
+def _checkpoints_in(store: ObjectStore) -> Iterator[tuple[str, str]]:
+    for info in store.list(_CHECKPOINTS):
+        parts = info.name.removesuffix(_MANIFEST).split("/")
+        if info.name.endswith(_MANIFEST) and len(parts) == 3:
+            yield parts[1], parts[2]
+
+
+def _holds(store: ObjectStore, name: str, data: bytes) -> bool:
+    """Return whether a store has an object with these bytes."""
+    try:
+        return store.read(name) == data
+    except ObjectMissing:
+        return False
 
 
 def _folder(source: str) -> FolderStore:

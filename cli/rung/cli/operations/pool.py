@@ -5,7 +5,7 @@ from typing import Any
 import click
 import msgspec
 
-from rung.cli.link import Link, linked
+from rung.cli.connection_options import Link, linked
 from rung.cli.output import print_json, printable
 
 

@@ -32,7 +32,9 @@ class Listed(NamedTuple):
 
 SERVICES: Final[dict[str, Listed]] = {
     "gateway": Listed(
-        "Serve the API and the page.", command="rung.cli.operations.gateway:gateway"
+        "Serve the API and the page; decide on users, rights and workspaces.",
+        "rung.gateway.service:SERVICE",
+        "rung.cli.operations.gateway:gateway",
     ),
     "searcher": Listed(
         "Run the searches.", "rung.searcher.service:SERVICE", "rung.searcher.__main__:main"
@@ -47,6 +49,11 @@ SERVICES: Final[dict[str, Listed]] = {
     ),
     "metrics": Listed(
         "Keep metrics and logs in ClickHouse.", command="rung.metrics.__main__:main"
+    ),
+    "webhooks": Listed(
+        "Tell subscribers of what happens.",
+        "rung.webhooks.service:SERVICE",
+        "rung.webhooks.__main__:main",
     ),
     "agent": Listed("Offer this machine's slots.", command="rung.agent.__main__:main"),
 }

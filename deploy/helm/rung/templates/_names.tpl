@@ -91,7 +91,7 @@ token: {{ required "secrets.token: give the API a token, or name a Secret in sec
 {{- if eq $.Values.objects.credentials "keys" }}
 {{- $_ := required "secrets.s3AccessKeyId: give keys to the bucket, name a Secret in secrets.existing, or set objects.credentials: identity" .s3AccessKeyId }}
 {{- end }}
-{{- range $key, $value := dict "clickhouse-password" .clickhousePassword "s3-access-key-id" .s3AccessKeyId "s3-secret-access-key" .s3SecretAccessKey "s3-sse-key" .s3SseKey "seal-key" .sealKey "kafka-username" .kafkaUsername "kafka-password" .kafkaPassword }}
+{{- range $key, $value := dict "clickhouse-password" .clickhousePassword "s3-access-key-id" .s3AccessKeyId "s3-secret-access-key" .s3SecretAccessKey "s3-sse-key" .s3SseKey "seal-key" .sealKey "secrets-key" .secretsKey "kafka-username" .kafkaUsername "kafka-password" .kafkaPassword }}
 {{- with $value }}
 {{ $key }}: {{ . | b64enc | quote }}
 {{- end }}

@@ -33,6 +33,11 @@
     secretKeyRef: {name: {{ $secret }}, key: {{ $key }}}
 {{- end }}
 {{- /* A Secret of before there were seals lacks it; checkpoint-gc then says so in its log. */}}
+{{- if has "secrets" $needs }}
+- name: RUNG_SECRETS_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ $secret }}, key: secrets-key, optional: true}
+{{- end }}
 {{- if has "seals" $needs }}
 - name: RUNG_SEAL_KEY
   valueFrom:

@@ -141,7 +141,7 @@ DataSource = Annotated[
 
 
 class _Data(TypedDict, total=False):
-    """Anything that the script needs to know about its data; `sources` says where they are."""
+    """Free map for the script; `sources` names data that agents fetch for the trials."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]  # as pydantic wants it
 

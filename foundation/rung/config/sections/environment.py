@@ -51,7 +51,7 @@ class EnvironmentImage(Section):
 
 
 class RegistryAuth(Section):
-    """How to log into a registry of images."""
+    """Login for a registry of images."""
 
     username: str | None = None
     """As docker's field of this name."""
@@ -70,14 +70,14 @@ class RegistryAuth(Section):
 
 
 class ProxyPort(Section):
-    """A port of the trial's container that can be reached from outside."""
+    """A port of the trial's container that is reached from outside."""
 
     proxy_port: float
-    """The port."""
+    """Number of the port."""
     proxy_tcp: Flag = False
-    """Whether it speaks TCP rather than HTTP."""
+    """Whether the protocol is plain TCP, not HTTP."""
     unauthenticated: Flag = False
-    """Whether anybody may use it."""
+    """Whether it is reached without authentication."""
     default_service_id: Flag = False
     """Whether it is the trial's main service."""
 
@@ -95,7 +95,7 @@ def _by_device(value: Any) -> Any:
 
 
 class Environment(Section):
-    """What a trial's processes find around them."""
+    """Environment variables and container settings of a trial's processes."""
 
     environment_variables: Annotated[
         EnvironmentVariables,
@@ -108,16 +108,16 @@ class Environment(Section):
     ] = Field(default_factory=EnvironmentImage)
     """Container image, or one for each of cpu, cuda, rocm."""
     force_pull_image: Flag = False
-    """Whether to fetch the image even if it is there."""
+    """Whether the image is pulled even if it is present."""
     ports: dict[str, Any] = Field(default_factory=dict)
     """Ports of the container."""
     proxy_ports: list[ProxyPort] = Field(default_factory=list)
-    """Ports that can be reached from outside."""
+    """Ports that are reached from outside."""
     registry_auth: RegistryAuth | None = None
-    """How to log into the registry of images."""
+    """Login for the registry of images."""
     add_capabilities: list[str] = Field(default_factory=list)
     """Linux capabilities to add."""
     drop_capabilities: list[str] = Field(default_factory=list)
-    """Linux capabilities to take away."""
+    """Linux capabilities to drop."""
     pod_spec: dict[str, Any] | None = None
     """Kubernetes pod specification."""

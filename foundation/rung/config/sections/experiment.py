@@ -1,23 +1,24 @@
 """The experiment file as a whole."""
 
-import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from rung.config.sections.data import Data, no_data
+from rung.config.sections.entrypoint import Entrypoint
 from rung.config.sections.environment import Environment
 from rung.config.sections.hyperparameter import Group
-from rung.config.sections.length import Length, Unit
+from rung.config.sections.length import Length
+from rung.config.sections.log_policy import LogPolicy, few
 from rung.config.sections.resources import Resources
 from rung.config.sections.searcher import Searcher
+from rung.config.sections.secrets import Secrets
 from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
 from rung.config.sections.storage import CheckpointStorage, OwnStorage
 from rung.config.unsupported import (
     BindMount,
     Integrations,
-    LogPolicy,
     Optimizations,
     Pbs,
     Profiling,
@@ -26,36 +27,43 @@ from rung.config.unsupported import (
     Slurm,
     TensorboardStorage,
 )
+from rung.methods.method import TRIALS_MAX
 
 SEED_MAX: Final = 2**31 - 1
 _LOG_DAYS_MAX: Final = 36_500
 _LOG_BYTES_MIN: Final = 4096
 
-_LEGACY_ENTRYPOINT: Final = re.compile(r"\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*")
-
 
 class Reproducibility(Section):
-    """Where chance comes from."""
+    """Seed of the search, determinism and resuming of its trials."""
 
     experiment_seed: Annotated[int, Field(ge=0, le=SEED_MAX), AS_WHOLE] | None = None
     """Seed of the search and, through it, of every trial; absent: drawn at submission."""
+    first_trial: Annotated[int, Field(ge=0, le=TRIALS_MAX), AS_WHOLE] = 0
+    """How many draws of the seed's sequence to leave out, because another search trained them; for
+    methods that draw hyperparameters."""
     deterministic: Flag = False
     """Whether trials refuse operations that give other results each time, as some do on GPUs."""
+    exact: Flag = True
+    """Whether trials with Keras, Lightning, Transformers or TensorFlow resume within an epoch, bit
+    for bit, and are refused with a framework of another version than was tested; `false`: they
+    resume at their last checkpoint, by public interfaces only."""
 
 
 class Distributed(Section):
     """How the processes of a trial find each other and share its work; one process per slot."""
 
     launcher: Literal["torch", "horovod", "tensorflow", "none"] = "torch"
-    """For which framework their environment is set up; `none`: one process per machine."""
+    """Framework for which the environment of the processes is set up; `none`: one process on each
+    machine."""
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """What `rung.torch` does with models: a copy per slot, or a part per slot."""
+    """How `rung.torch` distributes models: a copy on each slot (`ddp`), or a part (`fsdp`)."""
     backend: Literal["gloo", "nccl"] | None = None
-    """By what tensors travel; absent: nccl where each slot is a GPU, else gloo."""
+    """Backend of torch.distributed; absent: nccl where each slot is a GPU, else gloo."""
     interface: Text | None = None
     """Network interface between machines, such as `eth0`; absent: the agent's choice."""
     sync_batch_norm: Flag = False
-    """Whether batch normalisation sees the batches of all slots as one, on GPUs."""
+    """Whether batch normalisation is computed over the batches of all slots, on GPUs."""
     find_unused_parameters: Flag = False
     """Whether some parameters may get no gradient in a step, under `ddp`."""
 
@@ -70,28 +78,6 @@ class Logs(Section):
     """Bytes of a run's log as it is stored: its beginning and its last part are kept, and a mark
     says how many lines are missing between; absent: the installation's limit, 64 MiB."""
 
-
-def _command(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise PydanticCustomError("entrypoint", "must be a command, such as `python3 train.py`")
-    if isinstance(value, str) and _LEGACY_ENTRYPOINT.fullmatch(value):
-        raise PydanticCustomError(
-            "entrypoint",
-            "`module:Class` is no longer run; write the command that starts the training, such as"
-            " `python3 train.py`",
-        )
-    return value
-
-
-def _never() -> dict[Unit, int]:
-    return {"batches": 0}
-
-
-Entrypoint = Annotated[
-    Annotated[str, BeforeValidator(_command), Tag("<text>")]
-    | Annotated[list[Text], Field(min_length=1), Tag("<list>")],
-    Discriminator(lambda value: "<list>" if isinstance(value, list) else "<text>"),
-]
 
 DataLayer = dict[str, Any]
 
@@ -110,81 +96,85 @@ class Experiment(Section):
     """An experiment: what to run, which hyperparameters to search, how, and with what."""
 
     name: Text | None = None
-    """What to call the experiment; absent: a name is made up."""
+    """Name of the experiment; absent: a made-up name."""
     description: str | None = None
-    """What it is about."""
+    """What the experiment is about, in the author's words."""
     labels: Annotated[list[Text], BeforeValidator(_distinct)] = Field(default_factory=list)
-    """Words to find it by."""
+    """Words by which the experiment can be found."""
     workspace: str = ""
-    """Workspace that it belongs to; together with project, or neither."""
+    """Workspace of the experiment, by name, given together with project; absent: `default`."""
     project: str = ""
-    """Project within the workspace."""
+    """Project in the workspace, by name; absent: `default`."""
     entrypoint: Entrypoint
     """The command that trains one trial: text for a shell, or a list of arguments."""
     hyperparameters: Group = Field(default_factory=lambda: Group({}))
-    """Constants, ranges and choices, nested at will."""
+    """Hyperparameters by name: constants, ranges, choices, and groups of these."""
     searcher: Searcher
-    """How the search goes."""
+    """The search method and its options."""
     resources: Resources = Field(default_factory=Resources)
-    """What it may use of the machines."""
+    """Slots, resource pool and priority of the experiment."""
     distributed: Distributed | None = None
     """How a trial's processes work together, where it has several slots."""
     checkpoint_storage: CheckpointStorage = Field(default_factory=OwnStorage)
     """Where checkpoints go, and which are kept."""
     checkpoint_policy: Literal["best", "all", "none"] = "best"
-    """Which validations are followed by a checkpoint: the best so far, all, none."""
-    min_validation_period: Length = Field(default_factory=_never)
-    """Validate at least this often; 0: only where the search compares trials (the rungs and the
-    length)."""
-    min_checkpoint_period: Length = Field(default_factory=_never)
-    """Checkpoint at least this often; 0: only where the search asks for it."""
+    """After which validations a checkpoint is stored: the best so far, all, or none."""
+    min_validation_period: Length | None = None
+    """Validate at least this often; absent: each epoch; 0: only where the search compares trials
+    (the rungs and the length)."""
+    min_checkpoint_period: Length | None = None
+    """Checkpoint at least this often; absent: at a period chosen from what a checkpoint costs; 0:
+    only where a run leaves or its validation asks for one."""
     perform_initial_validation: Flag = False
-    """Whether to validate before the first step."""
+    """Whether a trial validates before its first step."""
     scheduling_unit: Positive = 100
-    """Batches between reports of training metrics."""
+    """Batches between two reports of training metrics."""
     records_per_epoch: Whole = 0
-    """Records in an epoch; 0: the data loader knows."""
+    """Records in one epoch; 0: as many as the data loader has."""
     max_restarts: Natural = 5
-    """How often a trial that fails is started again."""
+    """How many times a trial that fails is started again."""
     preemption_timeout: Natural | None = None
-    """Seconds that a trial gets to checkpoint and leave; absent: 3600."""
+    """Seconds that a preempted trial has to checkpoint and exit before it is killed; absent:
+    3600."""
     hang_timeout: Natural = 0
     """Seconds without a report or a checkpoint after which a trial is taken to hang, killed and
     started again; 0: never."""
     reproducibility: Reproducibility = Field(default_factory=Reproducibility)
-    """Where chance comes from."""
+    """Seed of the search, determinism and resuming of its trials."""
     data: Data = Field(default_factory=no_data)
-    """Whatever the script wants to know about its data; `sources` names where they are."""
+    """Free map for the script; `sources` names data that agents fetch for the trials."""
     environment: Environment = Field(default_factory=Environment)
     """What a trial's processes find around them."""
+    secrets: Secrets | None = None
+    """Secrets of the workspace that trials get, and variables whose values are secrets."""
     profiling: Profiling = Field(default_factory=Profiling)
-    """When to measure the machine."""
+    """When the machine is profiled."""
     logs: Logs = Field(default_factory=Logs)
     """How much of what trials print is kept, and for how long."""
-    log_policies: list[LogPolicy] = Field(default_factory=list)
-    """What to do when a line of a trial's log matches."""
+    log_policies: Annotated[list[LogPolicy], AfterValidator(few)] = Field(default_factory=list)
+    """What is done when a line of a trial's log matches a pattern."""
     retention_policy: RetentionPolicy | None = None
-    """How long to keep what the experiment leaves."""
+    """How long the experiment's logs are kept."""
     bind_mounts: list[BindMount] = Field(default_factory=list)
     """Folders of the host that a trial's container sees."""
     optimizations: Optimizations = Field(default_factory=Optimizations)
-    """Old switches of distributed training."""
+    """Accumulation of gradients, and old switches of distributed training."""
     integrations: Integrations | None = None
-    """Other services."""
+    """Integrations with other services."""
     slurm: Slurm = Field(default_factory=Slurm)
-    """For clusters run by Slurm."""
+    """Options for clusters that Slurm schedules."""
     pbs: Pbs = Field(default_factory=Pbs)
-    """For clusters run by PBS."""
+    """Options for clusters that PBS schedules."""
     security: Security | None = None
-    """Historical."""
+    """A field of older files."""
     tensorboard_storage: TensorboardStorage | None = None
-    """Historical."""
+    """A field of older files."""
     data_layer: DataLayer | None = None
-    """Historical."""
+    """A field of older files."""
     debug: Flag = False
-    """Historical."""
+    """A field of older files."""
     internal: Annotated[None, BeforeValidator(_nothing), WithJsonSchema({"type": "null"})] = None
-    """Belongs to the platform."""
+    """Reserved for the platform; must be absent."""
 
 
 def json_schema() -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Const(Section):
 
     type: Literal["const"]
     val: Any
-    """The value."""
+    """The value; also a list or a map."""
 
 
 class Int(Section):
@@ -44,7 +44,7 @@ class Int(Section):
     maxval: Whole
     """The largest value."""
     count: Positive | None = None
-    """How many values a grid search tries."""
+    """How many values a grid search tries, evenly spaced from minval to maxval."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -61,7 +61,7 @@ class Double(Section):
     maxval: float
     """The largest value."""
     count: Positive | None = None
-    """How many values a grid search tries."""
+    """How many values a grid search tries, evenly spaced from minval to maxval."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -76,13 +76,13 @@ class Log(Section):
 
     type: Literal["log"]
     minval: float
-    """The smallest exponent."""
+    """The smallest exponent: the smallest value is base to this power."""
     maxval: float
-    """The largest exponent."""
+    """The largest exponent: the largest value is base to this power."""
     base: Annotated[float, Field(gt=0)]
-    """What the exponents are exponents of, mostly 10."""
+    """Base of the power, mostly 10."""
     count: Positive | None = None
-    """How many values a grid search tries."""
+    """How many values a grid search tries, evenly spaced from minval to maxval."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -101,7 +101,7 @@ class Categorical(Section):
 
     type: Literal["categorical"]
     vals: Annotated[list[Any], Field(min_length=1)]
-    """The values to choose from."""
+    """The values to choose from, of any kind."""
 
 
 class Group(RootModel[dict[str, "Hyperparameter"]]):

@@ -13,6 +13,7 @@ PRIORITY: Final = 42
 """The default."""
 POOL: Final = "default"
 
+_DEVICE: Final = re.compile(r"(/[^:]*):(/[^:]*)(?::([rwm]*))?")
 _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?\s*", re.IGNORECASE)
 
 
@@ -33,28 +34,44 @@ class Device(Section):
     """A device of the host that a container may use."""
 
     host_path: str
-    """Where it is on the host."""
+    """Path of the device on the host."""
     container_path: str
-    """Where the container sees it."""
+    """Path of the device in the container."""
     mode: str = "mrw"
-    """Docker's access mode."""
+    """Access mode, of the letters r, w and m."""
+
+
+def _device(value: Any) -> Any:
+    """Read the form of docker's `--device`."""
+    if not isinstance(value, str):
+        return value
+    parts = _DEVICE.fullmatch(value)
+    if parts is None:
+        raise PydanticCustomError(
+            "device", "must be like `/dev/host:/dev/container` or `/dev/host:/dev/container:rwm`"
+        )
+    host, container, mode = parts.groups()
+    return {"host_path": host, "container_path": container, "mode": mode or None}
 
 
 class Resources(Section):
-    """What the experiment may use of the machines."""
+    """Slots, resource pool and priority of the experiment."""
 
     slots_per_trial: Natural = 1
-    """Slots (GPUs, or CPU slots) of each trial."""
+    """Slots of each trial: GPUs, or CPU slots."""
     max_slots: Positive | None = None
     """How many slots the whole experiment may hold at once; absent: no limit."""
+    max_slot_hours: Annotated[float, AfterValidator(_share)] | None = None
+    """How many slot-hours the whole experiment may use: slots times the hours for which its trials
+    hold them. Then its trials checkpoint, and it ends with what it has. Absent: no limit."""
     priority: Annotated[int, Field(ge=1, le=99), AS_WHOLE] = PRIORITY
-    """1 to 99; the smaller, the earlier its trials are placed."""
+    """Priority, 1 to 99; the smaller, the earlier trials are placed."""
     weight: Annotated[float, AfterValidator(_share)] = 1.0
-    """Share of the pool, relative to others, in a pool whose policy uses it."""
+    """Share of the pool relative to other experiments, in a pool whose policy uses it."""
     resource_pool: Annotated[
         Text, BeforeValidator(lambda name: name or POOL, json_schema_input_type=str)
     ] = POOL
-    """The pool whose agents train it."""
+    """Resource pool whose agents train the trials."""
     is_single_node: Flag | None = None
     """Whether all slots of a trial must be on one machine."""
     shm_size: (
@@ -63,12 +80,15 @@ class Resources(Section):
         ]
         | None
     ) = None
-    """Shared memory of a trial's container."""
-    devices: list[Device] = Field(default_factory=list)
-    """Devices of the host that a trial's container may use."""
+    """Shared memory of a trial's container, in bytes or as text such as `4 GiB`."""
+    devices: list[
+        Annotated[Device, BeforeValidator(_device, json_schema_input_type=Device | str)]
+    ] = Field(default_factory=list)
+    """Devices of the host that a trial's container may use: maps, or text such as
+    `/dev/host:/dev/container:rwm`."""
     native_parallel: Flag = False
-    """Historical."""
+    """A field of older files."""
     slots: Whole | None = None
-    """Historical."""
+    """A field of older files."""
     agent_label: str | None = None
-    """Historical."""
+    """A field of older files."""

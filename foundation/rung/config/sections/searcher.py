@@ -29,6 +29,17 @@ from rung.methods.method import SearchOptions
 from rung.methods.table import METHODS, canonical, read_options
 
 
+def _trial_id(value: Any) -> Any:
+    """Refuse the number of a trial, which is how Determined names trials."""
+    if isinstance(value, int) or (isinstance(value, str) and value.strip().isdigit()):
+        raise PydanticCustomError(
+            "source_trial_id",
+            "trials have ids here, such as `k3v9x2ab.4` (`rung show ID` lists them), and a trial"
+            " of Determined cannot be continued, only loaded by the script; must be such an id",
+        )
+    return value
+
+
 class Searching(Section):
     """The fields of all methods; `validators` checks those that depend on each other."""
 
@@ -45,10 +56,10 @@ class Searching(Section):
     the metric stands in."""
     max_time: Positive | None = None
     """How long a trial trains at most, in units of time_metric."""
-    source_trial_id: Text | None = None
+    source_trial_id: Annotated[Text, BeforeValidator(_trial_id)] | None = None
     """Start every trial from the latest checkpoint of this trial (an id such as `k3v9x2ab.4`)."""
     source_checkpoint_uuid: Text | None = None
-    """Start every trial from this checkpoint."""
+    """Start every trial from this checkpoint (an id such as `k3v9x2ab.4.1.800`)."""
 
     @model_validator(mode="after")
     def _affordable(self) -> Self:
@@ -59,8 +70,7 @@ class Searching(Section):
 
     def options(self) -> SearchOptions:
         """Return the options as the method reads them; `max_time` may be absent."""
-        fields = self.expanded()
-        return read_options(fields, timed=False)
+        return read_options(self._timed(), timed=False)
 
     def clock(self) -> tuple[str, int | None]:
         """Return the time metric, and how long a trial trains at most."""
@@ -70,11 +80,29 @@ class Searching(Section):
             return unit, number
         return self.time_metric or "batches", self.max_time if length is None else length
 
+    def concurrent(self) -> int:
+        """Return how many trials may train at once, 0: all; `max_time` is there if required."""
+        options = self.options()
+        return options.concurrent or options.concurrent_unless_given()
+
     def expanded(self) -> dict[str, Any]:
-        """Return the fields with the defaults that depend on other fields."""
+        """Return the fields with the defaults that depend on other fields.
+
+        `max_concurrent_trials: 0` is replaced by the bound of the method, if it has one.
+        """
+        fields = self._timed()
+        if "max_concurrent_trials" in fields:
+            fields["max_concurrent_trials"] = self.concurrent()
+        return fields
+
+    def _timed(self) -> dict[str, Any]:
         fields = self.model_dump()
         fields["time_metric"], fields["max_time"] = self.clock()
         return fields
+
+
+class _Made(Searching, use_attribute_docstrings=False):
+    """Base of the sections that are made of options: they have no source to read docstrings in."""
 
 
 RETIRED: Final = {
@@ -112,7 +140,7 @@ def _section(options: type[SearchOptions]) -> type[Searching]:
         fields["max_length"] = (kind | None, Field(default=None, description=about))
     made = create_model(
         "".join(part.capitalize() for part in name.split("_")),
-        __base__=Searching,
+        __base__=_Made,
         __doc__=options.__doc__,
         __module__=__name__,
         **fields,

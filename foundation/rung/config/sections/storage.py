@@ -45,13 +45,13 @@ class SharedFs(Retention):
     storage_path: str | None = None
     """A folder inside host_path."""
     propagation: str = "rprivate"
-    """How the mount propagates."""
+    """Propagation mode of the mount."""
     container_path: str | None = None
-    """Historical."""
+    """A field of older files."""
     checkpoint_path: str | None = None
-    """Historical."""
+    """A field of older files."""
     tensorboard_path: str | None = None
-    """Historical."""
+    """A field of older files."""
 
     @model_validator(mode="after")
     def _inside(self) -> Self:
@@ -76,7 +76,7 @@ class Directory(Retention):
 
 
 class S3(Retention):
-    """A bucket of S3, or of anything that speaks its language."""
+    """A bucket of S3 or of a compatible service."""
 
     type: Literal["s3"]
     bucket: Text
@@ -86,9 +86,9 @@ class S3(Retention):
     secret_key: str | None = None
     """Secret key."""
     endpoint_url: str | None = None
-    """Where the service is, if it is not Amazon's."""
+    """Address of the service, if it is not Amazon's."""
     prefix: Prefix | None = None
-    """Begins the name of every object."""
+    """Prefix of the names of all objects."""
 
 
 class Gcs(Retention):
@@ -98,7 +98,7 @@ class Gcs(Retention):
     bucket: Text
     """Name of the bucket."""
     prefix: Prefix | None = None
-    """Begins the name of every object."""
+    """Prefix of the names of all objects."""
 
 
 class Azure(Retention):
@@ -108,18 +108,24 @@ class Azure(Retention):
     container: Text
     """Name of the container."""
     connection_string: str | None = None
-    """How to connect."""
+    """Connection string of the account."""
     account_url: str | None = None
-    """The account, in place of connection_string."""
+    """The account's address, in place of connection_string."""
     credential: str | None = None
-    """What to log into account_url with."""
+    """Credential for account_url."""
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
-        if self.credential is not None and self.connection_string is not None:
-            raise PydanticCustomError(
-                "azure", "credential and connection_string must not both be set"
-            )
+        if self.connection_string is None:
+            return self
+        for name in ("account_url", "credential"):
+            if getattr(self, name) is not None:
+                raise PydanticCustomError(
+                    "azure",
+                    "connection_string and {name} must not both be set; give connection_string"
+                    " alone, or account_url with its credential",
+                    {"name": name},
+                )
         return self
 
 

@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from rung.config.problem import InvalidExperimentFile, PathPart, Problem, dotted, shortened
+from rung.config.secret_name import line_for_message
 from rung.config.yaml.tree import Builder, Limit
 
 try:
@@ -114,7 +115,7 @@ def _syntax(error: yaml.YAMLError, source: str) -> Problem:
         said = getattr(error, "problem", None) or _first_line(error)
         context = getattr(error, "context", None)
         message = f"not YAML: {said}" + (f" {context}" if context else "")
-        message = f"{shortened(message, 160)}, near {shortened(text.strip())!r}"
+        message = f"{shortened(message, 160)}, near {shortened(line_for_message(text).strip())!r}"
     return Problem("", message, None, mark.line + 1)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from rung.config.problem import PathPart, Problem, dotted, shortened
+from rung.config.secret_name import HIDDEN, is_secret
 from rung.config.yaml.scalar import BadScalar, checked_text, resolve
 
 DEPTH_MAX: Final = 50
@@ -110,7 +111,8 @@ class Builder:
             raise Limit(f"nested more than {DEPTH_MAX} levels deep", path, line)
         kind = "map" if isinstance(value, dict) else "seq"
         if event.tag not in {None, "!", f"{_CORE}{kind}"}:
-            self._refuse(path, line, f"the tag {_tag(event.tag)} is not allowed here; remove it")
+            tag = _tag(event.tag)
+            self._refuse(path, line, f"the tag {tag} is not allowed here; remove it", hidden=tag)
         if event.anchor:
             self._anchors[event.anchor] = None
         self._count(1, 0, path, line)
@@ -139,7 +141,8 @@ class Builder:
         try:
             value = _value_of(event)
         except BadScalar as bad:
-            self._refuse(path, line, str(bad), shortened(event.value))
+            value = shortened(event.value)
+            self._refuse(path, line, str(bad), value, hidden=_tag(event.tag))
             value = None
         if event.anchor:
             self._anchors[event.anchor] = (value, size)
@@ -147,12 +150,12 @@ class Builder:
 
     def _alias(self, event: yaml.AliasEvent, line: int) -> None:
         path = self._next_path()
-        name = str(event.anchor)
-        if name not in self._anchors:
-            raise Limit(f"the alias *{shortened(name)} has no anchor before it", path, line)
-        known = self._anchors[name]
+        name = HIDDEN if is_secret(path) else shortened(str(event.anchor))
+        if str(event.anchor) not in self._anchors:
+            raise Limit(f"the alias *{name} has no anchor before it", path, line)
+        known = self._anchors[str(event.anchor)]
         if known is None:
-            raise Limit(f"the alias *{shortened(name)} contains itself", path, line)
+            raise Limit(f"the alias *{name} contains itself", path, line)
         value, size = known
         self._count(size.nodes, size.letters, path, line)
         top = self._stack[-1] if self._stack else None
@@ -233,7 +236,21 @@ class Builder:
         if self._letters > LETTERS_MAX:
             raise Limit(f"more than {LETTERS_MAX:,} letters, aliases expanded", path, line)
 
-    def _refuse(self, path: Path, line: int, message: str, value: str | None = None) -> None:
+    def _refuse(
+        self, path: Path, line: int, message: str, value: str | None = None, *, hidden: str = ""
+    ) -> None:
+        """Note a problem.
+
+        Args:
+            path: of the value.
+            line: in the file.
+            message: what is wrong.
+            value: as it was given.
+            hidden: what the message says of a value, which it must not of a secret.
+        """
+        if is_secret(path):
+            value = None if value is None else HIDDEN
+            message = message.replace(hidden, HIDDEN) if hidden else message
         self.problems.append(Problem(dotted(path), message, value, line))
 
 

@@ -10,11 +10,18 @@ from rung.events.envelope import Event, decision, fact, relayed
 from rung.events.topic import TOPICS
 
 _TIME: Final = "2026-01-01T00:00:00.000Z"
+_ASKED: Final = "gateway"
+"""Writes what users ask for."""
 
 _TITLE: Final = """# Events
 
 Made from the records in `foundation/rung/events` by `make docs`; a test holds it against them.
 Every event is a CloudEvent 1.0 in structured JSON. `asyncapi.json` has the same with full schemas.
+
+What a user asked for carries `actor`, the user's id, and `onbehalfof`, that of the user for whom
+the actor acted, if any. What nobody asked for has neither: what agents report, relays copy,
+failure detectors find and policies retire. A decision has none of its own; its `cause` leads, step
+by step, to the fact that has it. Facts of releases that named nobody have none either.
 """
 
 
@@ -24,8 +31,14 @@ def example_of(kind: str) -> Event:
     cause = fact(EXAMPLES[0], source="/rung/gateway", origin="gateway/1f", sequence=1, time=_TIME)
     if TOPICS[data.TOPIC].holds == "decisions":
         return decision(data, source=f"/rung/{data.WRITER}", cause=cause, position=0, index=0)
-    source = f"/rung/{data.WRITER}"
-    return fact(data, source=source, origin=f"{data.WRITER}/1f", sequence=7, time=_TIME)
+    return fact(
+        data,
+        source=f"/rung/{data.WRITER}",
+        origin=f"{data.WRITER}/1f",
+        sequence=7,
+        time=_TIME,
+        actor="admin" if data.WRITER == _ASKED else None,
+    )
 
 
 def asyncapi() -> dict[str, Any]:
@@ -39,7 +52,10 @@ def asyncapi() -> dict[str, Any]:
         "info": {
             "title": "Rung's ledger",
             "version": "1",
-            "description": "Every event that may lie in the ledger, as CloudEvents 1.0.",
+            "description": "Every event that may lie in the ledger, as CloudEvents 1.0 with the"
+            " extension attributes `actor` (id of the user who asked for it), `onbehalfof` (id"
+            " of the user for whom the actor acted), `cause`, `causeposition`, `causeindex`,"
+            " `origin`, `sequence` and `traceparent`.",
         },
         "defaultContentType": "application/cloudevents+json",
         "channels": {

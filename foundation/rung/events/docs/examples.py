@@ -21,9 +21,13 @@ from rung.events.allocation import (
     Share,
     Slot,
 )
+from rung.events.changes import AssignRole, CreateWorkspace, RegisterVersion
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
+    CheckpointDeletionRequested,
+    CheckpointHeld,
+    CheckpointHoldRefused,
     CheckpointPinned,
     CheckpointReleased,
     CheckpointRetired,
@@ -35,18 +39,44 @@ from rung.events.deadletter import (
     MessageRetryRequested,
     MessageTaken,
 )
+from rung.events.directory import (
+    ChangeRefused,
+    ChangeRequested,
+    DirectoryChanged,
+    HoldAnswered,
+    HoldReleased,
+    HoldRequested,
+)
 from rung.events.envelope import Payload
 from rung.events.experiment import (
     BracketPlan,
     CancelRequested,
+    DeletionDue,
+    DeletionRequested,
+    DeletionScheduled,
+    DescriptionChanged,
+    ExperimentDeleted,
     ExperimentEnded,
+    ExperimentMoved,
     ExperimentPaused,
+    ExperimentRestored,
     ExperimentResumed,
+    ExperimentRetired,
     ExperimentSubmitted,
+    ExtensionRequested,
     KillRequested,
+    LimitReached,
     PauseRequested,
+    ResourcesChanged,
+    ResourcesRequested,
+    RestorationRequested,
     ResumeRequested,
+    RetentionChanged,
+    SearchContinued,
+    SearchDeferred,
+    SearchExtended,
     SearchPlanned,
+    SlotTimeCounted,
     Submission,
 )
 from rung.events.installation import InstallationUpgraded, PoolUpgraded
@@ -63,27 +93,49 @@ from rung.events.metric import (
     LogsDropped,
     LogsPrinted,
     MetricRow,
+    MetricsDeleted,
     MetricsReported,
 )
 from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
+    LogMatched,
     RunRequested,
     RunSpec,
     RunWithdrawn,
     TrialClosed,
     TrialExited,
+    TrialKillRequested,
+    TrialMetadataSet,
+    TrialProgressReported,
     TrialPromoted,
     TrialRequested,
     TrialRestored,
     TrialStarted,
+    TrialStatusSet,
     TrialStopped,
     TrialValidated,
 )
+from rung.events.webhook import DeliveryAttempted, DeliveryRequested, RedeliveryRequested
 
 _E: Final = "k3f9x2ma"
 _T: Final = "k3f9x2ma.17"
 _A: Final = "k3f9x2ma.17.2"
 _C: Final = "0f8e2c61-6f0a-4f3e-9a57-3f1f0c1de0aa"
+_REGISTRATION: Final = ChangeRequested(
+    request_id="9c2e71f0",
+    by="ada3x9k2",
+    via="q4w8e1rt",
+    at_ms=1_767_225_600_000,
+    change=RegisterVersion(
+        model_version_id="v8k2m4q1",
+        model_id="m5t9r2wz",
+        experiment_id=_E,
+        trial_id=_T,
+        checkpoint_id=_C,
+        notes="The best of the search over learning rates",
+    ),
+    level=3,
+)
 _LEDGER: Final = "5d0c1b7e-3f46-4a52-9b3d-7e8f21c6a904"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _SUBMISSION: Final = Submission(
@@ -103,6 +155,19 @@ _SPEC: Final = RunSpec(
     config_digest=_DIGEST,
 )
 
+_W = "w4n8t2ks"
+_DELIVERY = "dlv_5b9e4c1f0a7d3e62"
+_CLOUD_EVENT = {
+    "specversion": "1.0",
+    "id": _DELIVERY,
+    "source": "/rung/7f3a",
+    "type": "rung.experiment.ended.v1",
+    "subject": _E,
+    "time": "2026-11-23T18:00:00.000Z",
+    "datacontenttype": "application/json",
+    "data": {"experiment_id": _E, "state": "completed"},
+}
+
 EXAMPLES: Final[tuple[Payload, ...]] = (
     ExperimentSubmitted(
         experiment_id=_E,
@@ -111,17 +176,52 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         code_digest=_DIGEST,
         submission=_SUBMISSION,
         config_digest=_DIGEST,
+        workspace_id="w7k2m9qd",
+        project_id="p3x8v1tz",
+        owner="u5h1c4ne",
+        areas={_E: "vision"},
     ),
     PauseRequested(experiment_id=_E),
     ResumeRequested(experiment_id=_E),
     CancelRequested(experiment_id=_E),
     KillRequested(experiment_id=_E),
+    TrialKillRequested(experiment_id=_E, trial_id=_T),
+    RetentionChanged(
+        experiment_id=_E,
+        save_experiment_best=1,
+        save_trial_best=0,
+        save_trial_latest=0,
+        superfluous={_C: _T},
+    ),
+    ResourcesRequested(experiment_id=_E, priority=20, pool="a100", version=0),
+    DescriptionChanged(experiment_id=_E, add_labels=["keep"], notes="the baseline", version=2),
+    ExperimentMoved(experiment_id=_E, workspace_id="w7k2m9qd", project_id="p3x8v1tz"),
+    DeletionRequested(
+        experiment_id=_E, trials=27, despite=["p7w2n4qd"], until_ms=1_770_249_600_000
+    ),
+    DeletionScheduled(
+        experiment_id=_E, trials=27, until_ms=1_770_249_600_000, despite=["p7w2n4qd"]
+    ),
+    RestorationRequested(experiment_id=_E),
+    ExperimentRestored(experiment_id=_E, reason=""),
+    DeletionDue(experiment_id=_E, at_ms=1_770_249_600_000),
+    ExperimentRetired(experiment_id=_E, trials=27),
+    ExperimentDeleted(experiment_id=_E),
     SearchPlanned(
         experiment_id=_E,
         method="hyperband",
         time_metric="epochs",
         brackets=[BracketPlan(bracket=0, lengths=[1, 3, 9], trials=9)],
     ),
+    ExtensionRequested(experiment_id=_E, trials=40),
+    ResourcesChanged(experiment_id=_E, pool="a100", priority=20, weight=1.0, max_slots=8),
+    SlotTimeCounted(experiment_id=_E, slot_ms=360_001_200),
+    LimitReached(experiment_id=_E, max_slot_hours=100.0, slot_ms=360_001_200),
+    SearchExtended(
+        experiment_id=_E, brackets=[BracketPlan(bracket=0, lengths=[1, 3, 9], trials=40)]
+    ),
+    SearchDeferred(experiment_id=_E),
+    SearchContinued(experiment_id=_E),
     ExperimentPaused(experiment_id=_E),
     ExperimentResumed(experiment_id=_E),
     ExperimentEnded(experiment_id=_E, state="completed", reason="17 of 17 trials are closed"),
@@ -165,16 +265,36 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reason="3rd of 3 in rung 1 of bracket 0, the best 1 go on",
     ),
     TrialClosed(
-        experiment_id=_E, trial_id=_T, state="completed", reason="trained 9 epochs", restarts=1
+        experiment_id=_E,
+        trial_id=_T,
+        state="errored",
+        reason="failed once; max_restarts is 0: KeyError: 'lr' (exit code 1)",
+        restarts=1,
+        cause="KeyError: 'lr' (exit code 1)",
     ),
     TrialStarted(experiment_id=_E, trial_id=_T, run=2, agent_id="node-a"),
     TrialRestored(experiment_id=_E, trial_id=_T, run=2, checkpoint_id=_C, steps_completed=300),
+    TrialStatusSet(experiment_id=_E, trial_id=_T, run=2, status="warming up the cache"),
+    TrialMetadataSet(
+        experiment_id=_E, trial_id=_T, run=2, metadata={"dataset": "v3", "parameters": 61706}
+    ),
+    TrialProgressReported(experiment_id=_E, trial_id=_T, run=2, progress=0.25),
     TrialValidated(
         experiment_id=_E,
         trial_id=_T,
         run=2,
         steps_completed=900,
         metrics={"validation_error": 0.021, "validation_loss": "NaN"},
+    ),
+    LogMatched(
+        experiment_id=_E,
+        trial_id=_T,
+        run=2,
+        agent_id="node-a",
+        policy="ECC error",
+        action="exclude_node",
+        rank=0,
+        line="CUDA error: uncorrectable ECC error encountered",
     ),
     TrialExited(
         experiment_id=_E,
@@ -206,7 +326,22 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reason="state.pt: 1024 bytes, the manifest says 1048576",
     ),
     CheckpointPinned(experiment_id=_E, checkpoint_id=_C, by="p7w2n4qd"),
+    CheckpointDeletionRequested(
+        experiment_id=_E, trial_id=_T, checkpoint_id=_C, despite=["p7w2n4qd"]
+    ),
     CheckpointReleased(experiment_id=_E, trial_id=_T, checkpoint_id=_C),
+    CheckpointHeld(
+        experiment_id=_E,
+        checkpoint_id=_C,
+        model_version_id="v8k2m4q1",
+        request=_REGISTRATION,
+    ),
+    CheckpointHoldRefused(
+        experiment_id=_E,
+        checkpoint_id=_C,
+        reason=f"experiment {_E} has no checkpoint {_C} (any more)",
+        request=_REGISTRATION,
+    ),
     CheckpointRetired(
         experiment_id=_E,
         trial_id=_T,
@@ -224,6 +359,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         folder_id="9f0c6a51d2e84b37",
         session="41be07c2aa935d68",
         isolation="user ids 60000-60999",
+        seen_ms=1_769_990_400_000,
     ),
     JoinRefused(
         pool="default",
@@ -286,6 +422,60 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         run=2,
         reason="withdrawn before it was placed",
     ),
+    ChangeRequested(
+        request_id="7d0c41be",
+        by="admin",
+        via="q4w8e1rt",
+        on_behalf_of="ada3x9k2",
+        at_ms=1_767_225_600_000,
+        change=AssignRole(
+            assignment_id="m2n7b4vc",
+            role="editor",
+            group_id="t5r8w1qa",
+            workspace_id="vision42",
+        ),
+        expected=3,
+        level=2,
+    ),
+    DirectoryChanged(
+        request_id="7d0c41be",
+        by="admin",
+        on_behalf_of="ada3x9k2",
+        version=17,
+        at_ms=1_767_225_600_000,
+        change=CreateWorkspace(
+            workspace_id="vision42",
+            name="vision",
+            description="The team that looks",
+            owner_id="ada3x9k2",
+            default_pool="gpus",
+            storage="vision/",
+        ),
+    ),
+    ChangeRefused(
+        request_id="7d0c41be",
+        by="ada3x9k2",
+        on_behalf_of="bob7y1p4",
+        code="taken",
+        reason="there is a workspace of the name 'vision' already; choose another one",
+        field="name",
+    ),
+    HoldRequested(
+        request_id="9c2e71f0",
+        by="ada3x9k2",
+        experiment_id=_E,
+        checkpoint_id=_C,
+        model_version_id="v8k2m4q1",
+        request=_REGISTRATION,
+    ),
+    HoldAnswered(request=_REGISTRATION, refused=""),
+    HoldReleased(
+        request_id="b41d09e7",
+        by="ada3x9k2",
+        experiment_id=_E,
+        checkpoint_id=_C,
+        model_version_id="v8k2m4q1",
+    ),
     MetricsReported(
         experiment_id=_E,
         trial_id=_T,
@@ -294,6 +484,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
             MetricRow(kind="training", step=100, time_ms=1_767_225_600_000, values={"loss": 1.5})
         ],
     ),
+    MetricsDeleted(experiment_id=_E, trial_id=_T),
     LogsPrinted(
         experiment_id=_E,
         trial_id=_T,
@@ -359,6 +550,20 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     ImportCompleted(
         ledger_id=_LEDGER, import_id=_DIGEST, records=1834, forwarded=2, lost=1, undeleted=0
+    ),
+    DeliveryRequested(webhook_id=_W, delivery_id=_DELIVERY, experiment_id=_E, event=_CLOUD_EVENT),
+    RedeliveryRequested(
+        webhook_id=_W, delivery_id=_DELIVERY, experiment_id=_E, event=_CLOUD_EVENT
+    ),
+    DeliveryAttempted(
+        webhook_id=_W,
+        delivery_id=_DELIVERY,
+        attempt=2,
+        outcome="failed",
+        status=503,
+        reason="answered 503: busy",
+        took_ms=120,
+        next_ms=1_796_000_000_000,
     ),
     PartitionSealed(
         ledger=_LEDGER,

@@ -18,6 +18,7 @@ from rung.storage import ObjectStore, open_store
 GROUPS: Final = {
     topic.SEALS: (),
     **DECISIONS,
+    topic.DELIVERIES: (),
     topic.METRICS: (),
     topic.LOGS: (),
     topic.DEADLETTER: (),

@@ -37,7 +37,7 @@ __all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]
 
 Ends = dict[tuple[str, int], int]
 """The end of each partition of each topic."""
-_SHARED: Final = (topic.POOLS, topic.PLACEMENTS)
+_SHARED: Final = (topic.POOLS, topic.PLACEMENTS, topic.REQUESTS, topic.DIRECTORY)
 
 
 class Sink(Protocol):

@@ -36,6 +36,7 @@ END: Final = "rung-ledger-end"
 DECISIONS: Final = {
     topic.EXPERIMENTS: (topic.SEARCHES, topic.RETIREMENTS),
     topic.POOLS: (topic.PLACEMENTS,),
+    topic.REQUESTS: (topic.DIRECTORY,),
 }
 """Each topic of facts with the topics of decisions on them."""
 STREAMS: Final = (topic.METRICS, topic.LOGS, topic.DEADLETTER, topic.IMPORTS)

@@ -227,12 +227,12 @@ class Reader:
 def records_of(items: Sequence[Any], topic: str) -> list[Record]:
     """Return fetched messages of one partition as records."""
     keys: dict[bytes | None, str] = {}  # they repeat, and decoding one costs as much as the rest
-    make, records = Record._make, []
+    records = []
     for item in items:
         key = keys.get(item.key)
         if key is None:
             key = keys[item.key] = (item.key or b"").decode(errors="replace")
-        records.append(make((topic, item.partition, item.offset, key, item.value or b"")))
+        records.append(Record(topic, item.partition, item.offset, key, item.value or b""))
     return records
 
 

@@ -80,13 +80,14 @@ class RangeHasher:
         keys = self._keys
         checksums = self._checksums
         size = 0
-        for _, _, position, key, value in records:
+        for record in records:
+            key, value = record.key, record.value
             known = keys.get(key)
             if known is None:
                 known = keys[key] = self._enter(key)
             group, encoded, checksum = known
             length = len(value)
-            group.parts += (_HEAD(position, len(encoded), length), encoded, value)
+            group.parts += (_HEAD(record.position, len(encoded), length), encoded, value)
             checksums.append(crc32(value, checksum))
             size += length
         self._last = records[-1].position

@@ -93,7 +93,8 @@ class SealKey:
             seed = blake3(text.encode(), derive_key_context=_CONTEXT).digest()
             return cls(Ed25519PrivateKey.from_private_bytes(seed))
         raise LedgerError(
-            f"{ENVIRONMENT}: give the path of a file, a private key as PEM, or a secret of at "
+            f"{ENVIRONMENT}: give the path of a key file, which begins with `/`, `./` or `~/`, a"
+            " private key as PEM, or a secret of at "
             f"least {_SECRET_LETTERS_MIN} characters, such as `openssl rand -hex 32` prints"
         )
 

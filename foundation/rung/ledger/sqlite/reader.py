@@ -240,15 +240,16 @@ def _records(  # noqa: PLR0913, PLR0917 - the columns of a batch
 ) -> list[Record]:
     """Return records of a batch that was fetched as one row."""
     values = joined or b""  # what joins to nothing is NULL
-    made = zip(
-        repeat(topic),
-        repeat(partition),
-        positions,
-        _texts.decode(keys),
-        [values[begin:end] for begin, end in pairwise((0, *ends))],
-        strict=False,
+    return list(
+        map(
+            Record,
+            repeat(topic),
+            repeat(partition),
+            positions,
+            _texts.decode(keys),
+            [values[begin:end] for begin, end in pairwise((0, *ends))],
+        )
     )
-    return list(map(Record._make, made))
 
 
 def _within(database: sqlite3.Connection, oldest: int, newest: int) -> int:

@@ -116,6 +116,12 @@ HTTP_REQUESTS: Final = METER.counter(
 HTTP_SECONDS: Final = METER.histogram(
     "rung_http_seconds", "Time of an answer; of a stream, how long it was listened to.", "route"
 )
+HTTP_LIMITED: Final = METER.counter(
+    "rung_http_limited_total", "Requests refused by a token's rate: read or write.", "kind"
+)
+READS_UNTRACED: Final = METER.counter(
+    "rung_reads_untraced_total", "Reads that are missing in the trail of reads."
+)
 HTTP_CONNECTIONS: Final = METER.gauge(
     "rung_http_connections", "Open connections, by port: http, probe, rendezvous.", "port"
 )

@@ -25,6 +25,10 @@ class ObservedStore:
         """How many objects it is good to put or get at once."""
         return self._store.parallel
 
+    def area(self, name: str) -> ObjectStore:
+        """Return the store of a storage area; itself for an empty name."""
+        return ObservedStore(self._store.area(name)) if name else self
+
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name."""
         with _timed("put"):

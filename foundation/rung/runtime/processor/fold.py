@@ -25,7 +25,9 @@ folded or decided past that fact, until it is tried again. Other keys go on. A k
 level this release does not support is left alone in the same way, from the fact on that raises it.
 
 A key that has ended keeps its last cause, by which decisions that a replica writes late are
-dropped; its state and marks are removed. The ledger is read by `loop.py` and `audit/decisions.py`.
+dropped; its state and marks are removed. Some facts reopen it, if the processor says so: they are
+decided on a state that the processor makes, which ends again. The ledger is read by `loop.py` and
+`audit/decisions.py`.
 """
 
 from collections import deque
@@ -39,7 +41,7 @@ from rung.events.codec import PAYLOADS, decode_handled, decode_head
 from rung.events.envelope import experiment_of, level_of
 from rung.events.topic import TOPICS
 from rung.ledger import Record
-from rung.runtime.processor.processor import Processor, S, types_of
+from rung.runtime.processor.processor import Processor, Reopening, S, types_of
 
 Cause = tuple[int, int]
 """Position of a fact, and which of its decisions it is."""
@@ -186,6 +188,7 @@ class PartitionFold(Generic[S]):
         )
         self._types = handled - self._decided
         self._source = f"/rung/{processor.name}"
+        self._reopening = processor if isinstance(processor, Reopening) else None
         self._keys = image.keys
         self._ahead = image.ahead
         self._dropped = dropped
@@ -402,8 +405,9 @@ class PartitionFold(Generic[S]):
         known = self._keys.get(record.key)
         if known is None:
             known = self._keys[record.key] = KeyFold(self._processor.initial(record.key))
-        if known.state is None:
+        if known.state is None and not self._reopen(record.key, known, fact):
             return self._pass(record)
+        assert known.state is not None
         if not known.is_new(fact):
             return _NOTHING
         self.changed[record.key] = None
@@ -417,11 +421,15 @@ class PartitionFold(Generic[S]):
         if record.position >= last[0]:
             return self._decide(record, known, fact, recorded)
         decided = self._processor.decide(known.state, fact.data) if compare else None
-        if recorded:
-            self._evolve(record.key, known, recorded)
-        elif decided is None:
-            return _NOTHING
-        return Folded([], recorded, decided, None)
+        self._evolve(record.key, known, recorded)
+        return Folded([], recorded, decided, None) if recorded or compare else _NOTHING
+
+    def _reopen(self, key: str, known: KeyFold[S], fact: Event) -> bool:
+        """Give a key that has ended a state again, if the fact is one that asks for it."""
+        if self._reopening is None or fact.type not in types_of(self._reopening.reopened_by):
+            return False
+        known.state = self._reopening.reopened(key)
+        return True
 
     def _decide(
         self, record: Record, known: KeyFold[S], fact: Event, recorded: list[Event]
@@ -457,9 +465,11 @@ class PartitionFold(Generic[S]):
 
     def _take_recorded(self, record: Record) -> list[Event]:
         """Return the decisions on record that this fact caused."""
-        recorded = []
+        recorded: list[Event] = []
         for events_of in (self._waiting, self._late):
             events = events_of.get(record.key)
+            if events is None:
+                continue
             while events and _cause(events[0])[0] <= record.position:
                 event = events.popleft()
                 assert _cause(event)[0] == record.position, (
@@ -467,7 +477,7 @@ class PartitionFold(Generic[S]):
                     "where no fact of its key lies"
                 )
                 recorded.append(event)
-            if events is not None and not events:
+            if not events:
                 del events_of[record.key]
         if record.position >= self._last[record.key][0]:
             del self._last[record.key]

@@ -38,6 +38,8 @@ from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
 from rung.runtime.shield import finish
 
 _READ_MAX: Final = 2_000
+APPEND_MAX: Final = 1_000
+"""Decisions that are encoded and appended at once."""
 _WORTH_SAVING: Final = 500
 """With so many facts behind the last snapshot, a loop that ends saves another one."""
 _SAVES_WITHIN_S: Final = 1.5
@@ -214,6 +216,15 @@ class _Hosted:
             yield
 
     async def _append(self, new: list[Event]) -> None:
+        """Append decisions, in pieces: one fact may cause hundreds of thousands.
+
+        A crash between two pieces leaves what one within an append may leave: the decisions of the
+        last fact on record are completed at the next start.
+        """
+        for start in range(0, len(new), APPEND_MAX):
+            await self._append_piece(new[start : start + APPEND_MAX])
+
+    async def _append_piece(self, new: Sequence[Event]) -> None:
         expected = self._fold.decisions
         drafts = [Draft.of(event) for event in new]
         positions = await self._ledger.append(drafts)

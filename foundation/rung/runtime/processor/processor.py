@@ -1,7 +1,7 @@
 """The contract between a processor and the runtime."""
 
 from types import UnionType
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
 from rung.events import Payload
 
@@ -17,6 +17,7 @@ class Leveled(Protocol):
 
 
 S = TypeVar("S", bound=Leveled)
+R_co = TypeVar("R_co", bound=Leveled, covariant=True)
 
 
 class Processor(Protocol[S]):
@@ -58,7 +59,25 @@ class Processor(Protocol[S]):
         ...
 
     def ended(self, state: S) -> bool:
-        """Return whether no later fact changes or decides anything; the state is dropped then."""
+        """Return whether no later fact changes or decides anything; the state is dropped then.
+
+        The facts that reopen a key (`Reopening`) are the exception.
+        """
+        ...
+
+
+@runtime_checkable
+class Reopening(Protocol[R_co]):
+    """A processor that decides some facts also about keys that have ended.
+
+    Attributes:
+        reopened_by: the union of these types of facts.
+    """
+
+    reopened_by: UnionType
+
+    def reopened(self, key: str) -> R_co:
+        """Return the state in which such a fact finds a key that has ended."""
         ...
 
 

@@ -146,6 +146,10 @@ class Merge:
         self._release(behind, steps)
         return self._commit(steps)
 
+    def fold_stream(self, records: Sequence[Record]) -> list[Rejected]:
+        """Fold records of a topic by themselves; return what could not be folded."""
+        return self._commit([(record, *self._decode(record)) for record in records])
+
     def fold_orphans(self) -> list[Rejected]:
         """Fold decisions whose fact is not there, as in a ledger that was cut off."""
         steps: list[_Step] = []

@@ -24,6 +24,7 @@ class Projection:
         name: names the file, the loops and the dead letters.
         facts: the topic whose facts it folds.
         decisions: topics of decisions about these facts, with the same key.
+        streams: further topics, each of which is folded in its own order.
         handles: the union of the types that it folds; all others are skipped.
         version: of the tables and of what is folded into them; a file of another one is rebuilt.
         schema: SQL that creates the tables.
@@ -32,6 +33,7 @@ class Projection:
     name: ClassVar[str]
     facts: ClassVar[str]
     decisions: ClassVar[tuple[str, ...]] = ()
+    streams: ClassVar[tuple[str, ...]] = ()
     handles: ClassVar[UnionType | type[Payload]]
     version: ClassVar[int] = 1
     schema: ClassVar[str]
@@ -49,4 +51,4 @@ class Projection:
     @property
     def topics(self) -> tuple[str, ...]:
         """Return the topics that it follows, the facts first."""
-        return (self.facts, *self.decisions)
+        return (self.facts, *self.decisions, *self.streams)

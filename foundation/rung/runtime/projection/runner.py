@@ -36,6 +36,8 @@ from rung.runtime.projection.store import Store, StoreDamaged
 from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
 
 _READ_MAX: Final = 2_000
+_HELD_AT_ONCE: Final = 100
+"""More decisions than these are decoded in the thread, not on the event loop."""
 _ENDS_WITHIN_S: Final = 5.0
 
 Place = tuple[str, int]
@@ -89,6 +91,8 @@ class Projections:
         """Projections that have folded nothing."""
         self._requests: dict[str, Requests] = {}
         """By topic."""
+        self._said: dict[Location, str] = {}
+        """Records with a dead letter → the projection that wrote it."""
         self._refolding = asyncio.Lock()
         for it in projections:
             for name in requested_topics(it):
@@ -105,7 +109,16 @@ class Projections:
     ) -> "list[_Loop]":
         partitions = range(self._ledger.partitions(it.facts))
         return [
-            _Loop(self._ledger, it, store, number, self._reader, self._requests, changed)
+            _Loop(
+                self._ledger,
+                it,
+                store,
+                number,
+                self._reader,
+                self._requests,
+                self._said,
+                changed,
+            )
             for number in partitions
         ]
 
@@ -129,10 +142,12 @@ class Projections:
         for requests in self._requests.values():
             self._begin(self._answer(requests))
         waiting = asyncio.create_task(self._caught_up())
-        await asyncio.wait(
-            [waiting, self._failure], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        waiting.cancel()
+        try:
+            await asyncio.wait(
+                [waiting, self._failure], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            waiting.cancel()
         if self._failure.done():
             await self._failure
 
@@ -141,8 +156,12 @@ class Projections:
         task.add_done_callback(self._ended)
         self._tasks.append(task)
 
+    def watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the projections, which ends as they do; `start` comes first."""
+        self._begin(work)
+
     async def failed(self) -> None:
-        """Wait for ever, or for the error that ends a projection.
+        """Wait for ever, or for the error that ends a projection, or what is run beside them.
 
         Raises:
             LedgerError: one that does not pass by itself.
@@ -164,14 +183,20 @@ class Projections:
                         await store.close()
 
     def behind(self) -> Behind | None:
-        """Return how far the projections are, None once they have caught up with the start."""
+        """Return how far the projections are, None once they have caught up with the start.
+
+        A record that several of them fold counts once, and as folded once all of them have it.
+        """
         if all(loop.caught_up for loop in self._loops):
             return None
-        goals = [(loop, place) for loop in self._loops for place in loop.goals]
-        return Behind(
-            sum(min(loop.positions.get(place[0], 0), loop.goals[place]) for loop, place in goals),
-            sum(loop.goals[place] for loop, place in goals),
-        )
+        folded: dict[Place, int] = {}
+        goals: dict[Place, int] = {}
+        for loop in self._loops:
+            for place, goal in loop.goals.items():
+                done = min(loop.positions.get(place[0], 0), goal)
+                folded[place] = min(folded.get(place, done), done)
+                goals[place] = max(goals.get(place, 0), goal)
+        return Behind(sum(folded.values()), sum(goals.values()))
 
     async def reached(self, positions: Mapping[Place, int], *, wait_s: float) -> bool:
         """Wait until records are folded; return whether they are.
@@ -264,6 +289,7 @@ class _Loop:
         partition: int,
         reader: str,
         requests: Mapping[str, Requests],
+        said: dict[Location, str],
         changed: Callable[[], None] | None,
     ) -> None:
         self._ledger = ledger
@@ -271,6 +297,7 @@ class _Loop:
         self._requests = [requests[name] for name in projection.topics if name in requests]
         self._store = store
         self._reader = reader
+        self._said = said
         self._changed = changed or (lambda: None)
         self._is_heard = changed is not None
         self._unsaid: list[Rejected] = []
@@ -280,6 +307,8 @@ class _Loop:
         self.topics: Final = projection.topics
         self.goals: dict[Place, int] = {}
         """Where the ledger ended when the loop began."""
+        self._ends: dict[str, int] = {}
+        """Topic → up to where it is known to have records, so that others are not looked for."""
         self._generation = -1
         """Of the file that the rest is about."""
         self._positions: dict[str, int] = {}
@@ -326,13 +355,12 @@ class _Loop:
             raise
 
     async def fold(self) -> None:
-        """Fold what is there, and report nothing of it."""
+        """Fold what is there now, and report nothing of it."""
         self._generation = self._store.generation
         for requests in self._requests:
             await requests.open()
-        merge = await self._begin()
-        while await self._advance(merge):
-            pass
+        await self._check()
+        await self._catch_up(await self._begin())
 
     async def _begin(self) -> Merge:
         answered = {requests.topic: await requests.before() for requests in self._requests}
@@ -357,7 +385,7 @@ class _Loop:
         folded = await self._store.write(lambda: positions_of(self._store.db, self.partition))
         for name in self.topics:
             end = await self._ledger.end(name, self.partition)
-            self.goals[name, self.partition] = end
+            self.goals[name, self.partition] = self._ends[name] = end
             position, digest = folded.get(name, (0, 0))
             last: Sequence[Record] = []
             if 0 < position <= end:
@@ -369,8 +397,7 @@ class _Loop:
                 raise StoreDamaged(f"{name}/{self.partition} holds other records than were folded")
 
     async def _follow(self, merge: Merge) -> None:
-        while await self._advance(merge):
-            pass
+        await self._catch_up(merge)
         self._caught_up = True
         self._changed()
         watchers = [
@@ -393,9 +420,16 @@ class _Loop:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
 
+    async def _catch_up(self, merge: Merge) -> None:
+        """Fold what the ledger held at the start; what comes meanwhile may never end."""
+        while any(merge.positions[name] < end for (name, _), end in self.goals.items()):
+            if not await self._advance(merge):
+                return
+
     async def _watch(self, name: str, position: int) -> None:
         try:
-            async for _ in self._ledger.follow(name, self.partition, position):
+            async for records in self._ledger.follow(name, self.partition, position):
+                self._ends[name] = records[-1].position + 1
                 self._grew.set()
         finally:
             self._grew.set()
@@ -407,36 +441,57 @@ class _Loop:
         await self._say()
         facts_topic = self._projection.facts
         orphans = merge.holds
-        facts = await self._ledger.read(
-            facts_topic, self.partition, merge.positions[facts_topic], _READ_MAX
-        )
+        # A decision held back shows that its fact is there, whatever is known.
+        facts = await self._read(facts_topic, merge.positions[facts_topic], surely=orphans)
         last = facts[-1].position if facts else merge.positions[facts_topic] - 1
-        brought = [await self._bring(merge, name, last) for name in self._projection.decisions]
+        # What precedes a fact may be on record without being known of here: that is looked for.
+        brought = [
+            await self._bring(merge, name, last, surely=bool(facts))
+            for name in self._projection.decisions
+        ]
         if facts or any(brought) or orphans:
             self._unsaid += await self._store.write(merge.fold, facts)
         if not facts and orphans and not any(brought):
             self._unsaid += await self._store.write(merge.fold_orphans)
+        streamed = [await self._take_stream(merge, name) for name in self._projection.streams]
         if self._positions != merge.positions:
             self._positions = dict(merge.positions)
             self._changed()
         await self._say()
-        return bool(facts) or any(brought)
+        return bool(facts) or any(brought) or any(streamed)
 
-    async def _bring(self, merge: Merge, name: str, last_fact: int) -> bool:
+    async def _read(self, name: str, position: int, *, surely: bool = False) -> Sequence[Record]:
+        """Return records of a topic; none, without looking, where none are known of."""
+        if position >= self._ends[name] and not surely:
+            return ()
+        return await self._ledger.read(name, self.partition, position, _READ_MAX)
+
+    async def _take_stream(self, merge: Merge, name: str) -> bool:
+        """Fold a part of a topic that is folded by itself; return whether there may be more."""
+        records = await self._read(name, merge.positions[name])
+        if records:
+            self._unsaid += await self._store.write(merge.fold_stream, records)
+        return bool(records)
+
+    async def _bring(self, merge: Merge, name: str, last_fact: int, *, surely: bool) -> bool:
         """Bring the decisions that the facts up to `last_fact` may follow from."""
         brought = False
         while merge.last_cause(name) <= last_fact:
-            records = await self._ledger.read(
-                name, self.partition, merge.read_up_to(name), _READ_MAX
-            )
+            records = await self._read(name, merge.read_up_to(name), surely=surely)
             if not records:
                 break
-            await self._store.write(merge.hold, records)
+            if len(records) <= _HELD_AT_ONCE:
+                merge.hold(records)
+            else:
+                await self._store.write(merge.hold, records)
             brought = True
         return brought
 
     async def _say(self) -> None:
-        """Write the dead letters of what could not be folded; of a dead letter there is none."""
+        """Write the dead letters of what could not be folded; of a dead letter there is none.
+
+        What several projections could not fold is one dead letter: they are one reader.
+        """
         if not self._unsaid:
             return
         if not self._is_heard:
@@ -445,12 +500,17 @@ class _Loop:
         drafts = [
             dead_letter(self._ledger.id, self._reader, item)
             for item in self._unsaid
-            if item.record.topic != topic.DEADLETTER
+            if item.record.topic != topic.DEADLETTER and self._says(item.record)
         ]
         if drafts:
             await self._ledger.append(drafts)
         log_rejected(self._reader, self._unsaid)
         self._unsaid = []
+
+    def _says(self, record: Record) -> bool:
+        """Return whether it is this projection that writes the dead letter of a record."""
+        place = (record.topic, record.partition, record.position)
+        return self._said.setdefault(place, self.projection) == self.projection
 
 
 def _wake(loops: Iterable[_Loop]) -> None:

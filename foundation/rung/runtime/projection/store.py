@@ -7,9 +7,11 @@ damaged, of another version, or of another ledger is deleted and rebuilt.
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import tempfile
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,7 +111,8 @@ class Store:
         self._projection = projection
         self._ledger_id = ledger_id
         self._folder = folder
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: weakref.finalize[..., Store] | None = None
+        """Removes the temporary folder, at the latest when nothing refers to this any more."""
         self._path = Path()
         self._db: sqlite3.Connection | None = None
         self._writer = ThreadPoolExecutor(1, f"project-{projection.name}")
@@ -282,8 +285,8 @@ class Store:
 
     def _path_of(self, folder: Path | None) -> Path:
         if folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="rung-projections-")
-            folder = Path(self._temporary.name)
+            folder = Path(tempfile.mkdtemp(prefix="rung-projections-"))
+            self._temporary = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return folder / f"{self._projection.name}{self._suffix}"
 
     def _unusable(self) -> str | None:
@@ -366,7 +369,7 @@ class Store:
             with contextlib.suppress(sqlite3.Error):
                 db.close()
         if self._temporary is not None:
-            self._temporary.cleanup()
+            self._temporary()
 
 
 @contextlib.contextmanager

@@ -98,6 +98,20 @@ def delete_checkpoint(store: ObjectStore, experiment_id: str, checkpoint_id: str
     return count + _delete_unheld(store, prefix, names)
 
 
+def delete_checkpoints(store: ObjectStore, experiment_id: str) -> int:
+    """Delete all checkpoints of an experiment, and what unfinished ones left.
+
+    The manifests go first, so that half of a checkpoint is never taken for one. It is safe to
+    repeat; returns how many manifests there were.
+    """
+    prefix = f"checkpoints/{experiment_id}/"
+    manifests = [info.name for info in store.list(prefix) if info.name.endswith(f"/{MANIFEST}")]
+    for name in manifests:
+        store.delete(name)
+    store.delete(prefix)
+    return len(manifests)
+
+
 def sweep_unfinished(store: ObjectStore, experiment_id: str, trial_id: str, current: str) -> None:
     """Delete files without a manifest that a trial's runs before the allocation `current` left."""
     run = _run_of(f"{current}.", trial_id)

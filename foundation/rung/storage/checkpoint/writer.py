@@ -74,6 +74,7 @@ class CheckpointWriter:
         self._prefix = checkpoint_prefix(experiment_id, checkpoint_id)
         self._previous = previous
         self._files: dict[str, FileEntry] = {}
+        self._names: set[str] = set()
         self._lasting: set[str] = set()
 
     @property
@@ -85,6 +86,11 @@ class CheckpointWriter:
     def files(self) -> dict[str, FileEntry]:
         """The files written so far, by name."""
         return dict(self._files)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all files whose writing began, sorted."""
+        return sorted(self._names)
 
     @property
     def lasting(self) -> list[str]:
@@ -105,6 +111,7 @@ class CheckpointWriter:
             ObjectError: the store refused.
         """
         check_file(name)
+        self._names.add(name)
         if may_be_unchanged:
             self._lasting.add(name)
         if may_be_unchanged and self._before(name) is not None:
@@ -130,21 +137,12 @@ class CheckpointWriter:
             ObjectError: something in the folder is not a file, or the store refused.
         """
         found = _files_of(folder)
+        self._names.update(name for name, _ in found)
         entries = in_parallel(self._store.parallel, lambda it: self._put(*it), found)
         self._files |= {name: entry for (name, _), entry in zip(found, entries, strict=True)}
 
-    def include(self, files: Mapping[str, FileEntry], whose: str) -> None:
-        """Add files, by name, that another process wrote; `whose` names it in messages.
-
-        Raises:
-            ObjectError: there is a file of that name already.
-        """
-        twice = sorted(files.keys() & self._files.keys())
-        if twice:
-            raise ObjectError(
-                f"checkpoint {self._checkpoint_id}: {whose} wrote {twice[0]}, which another rank "
-                "wrote, too; give each rank's files names of their own"
-            )
+    def include(self, files: Mapping[str, FileEntry]) -> None:
+        """Add files, by name, that another process wrote."""
         self._files |= files
 
     def finish(

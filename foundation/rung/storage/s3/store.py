@@ -10,6 +10,7 @@ stay), and two writers of one name: the last one wins.
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 from minio.deleteobjects import DeleteObject
 
 from rung.events.errors import ObjectError, ObjectMissing
+from rung.storage.area import area_prefix
 from rung.storage.key import MAX_LENGTH, check_name, check_prefix
 from rung.storage.port import ObjectInfo
 from rung.storage.s3.client import Bucket
@@ -62,6 +64,18 @@ class S3Store:
     def parallel(self) -> int:
         """How many objects to put or get at a time."""
         return self._settings.parallel
+
+    def area(self, name: str) -> "S3Store":
+        """Return the store of a storage area, with the same connections; itself for an empty name.
+
+        Raises:
+            ObjectError: no area can have this name.
+        """
+        if not name:
+            return self
+        found = copy(self)
+        found._prefix = self._prefix + area_prefix(name)  # noqa: SLF001 - of this class
+        return found
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name, durably and all or nothing.

@@ -1,11 +1,13 @@
-"""The checkpoint collector: which checkpoints are no longer wanted.
+"""The checkpoint collector: which checkpoints are no longer wanted, and which experiments.
 
 Theory of operation
 ===================
 
-The state is that of one experiment. Facts: the experiment's policy, checkpoints stored, damaged,
-pinned and deleted, validations, the ends of runs, of trials and of the experiment. Decision: a
-checkpoint is retired. The shell then deletes its files and records that they are gone.
+The state is that of one experiment. Facts: the experiment's policy and its changes, checkpoints
+stored, damaged, pinned and deleted, validations, the ends of runs, of trials and of the
+experiment, what users ask to delete, and which checkpoints versions of models need. Decisions: a
+checkpoint is retired, or the whole experiment; a checkpoint is held for a version of a model, or
+not. The sink deletes the files of what is retired, and records that they are gone.
 
     stored ──no rule keeps it──▶ retired ──files deleted──▶ deleted (forgotten)
 
@@ -13,7 +15,7 @@ Kept is the union of
 
 * the best n of the experiment, the best n and the latest n of each trial (`checkpoint_storage` of
   the experiment file; best by the searcher's metric, latest by steps completed);
-* what is pinned or held;
+* what is pinned, held, or registered as a version of a model;
 * of a trial that may train on, the newest two: one to resume from, one in case that is damaged.
 
 A checkpoint is retired as soon as no rule keeps it: when a newer or better one comes, when its
@@ -34,14 +36,36 @@ A search whose trials start from each other's checkpoints (`SearchOptions.SHARES
 that the configuration names) *holds* each of them from the moment at which it is stored until the
 searcher releases it (`checkpoint.released`). Late ones are not held: the searcher ignores them.
 
-The state ends with the experiment: every trial is closed then, and nothing is held. What was not
-retired by then stays. But an agent that was taken for lost may be heard of later, with checkpoints
-that its run had stored; so the state stays for as long as the end of such a run was not reported.
-Nor does a run that is killed wait for its checkpoints: its end names those that are under way, and
-the state stays until they have come, or their agent has reported that they never will.
+**Deletion.** A user may delete a checkpoint, but not one that is held, or among the newest two of
+a trial that may train on; nor one that an experiment starts from, unless the request names that
+experiment: its owner was shown it, and it has ended. A request that cannot be met is dropped. An
+experiment is deleted as a whole once it has ended. It may have ended for the gateway and not yet
+here, where the searcher's decision is relayed to: then the request waits for that.
+
+A request that names a time is *scheduled*: nothing goes before a fact says that it is so late
+(`experiment.deletion_due`, written by `due`, which has the clock). Until then a user may ask for
+the experiment back; and so does a pin of an experiment that the request did not name, whose
+submission found the checkpoint while it was there.
+
+**Versions of models.** A checkpoint that the directory wants to be held for a version of a model
+(`checkpoint.hold_requested`) stays until that version releases it, whatever a request names:
+`checkpoint.held`. Refused is what is deleted, damaged, retired, or of an experiment whose deletion
+waits or is scheduled. The sink answers the directory. It looks for the files of what is held: of
+an experiment that has ended it is not known here which checkpoints were retired once.
+
+The state ends with the experiment: every trial is closed then, and nothing is held for the search.
+What was not retired by then stays, until a user deletes it. Of an experiment that was *closed*
+only its pins and holds are known any more, a deletion that is scheduled, and what is retired and
+still to be deleted: the sink may be late, and no version may be registered of what goes. Without
+any of these the state ends. So requests name what they are about, and find the experiment
+*reopened*: closed, and without pins and holds. But an agent
+that was taken for lost may report later, with checkpoints that its run had stored; so the state
+stays for as long as the end of such a run was not reported. Nor does a run that is killed wait for
+its checkpoints: its end names those that are under way, and the state stays until they have come,
+or their agent has reported that they never will.
 
 One fact may change the checkpoints of its trial, and those that it pushed out of the best of the
-experiment, which now follow right behind them in the ranking. Only these are judged anew, so a
+experiment, which now follow right behind them in the ranking. Only these are judged again, so a
 fact costs in proportion to the checkpoints of a trial, not of the experiment.
 
 Invariants
@@ -50,45 +74,56 @@ Invariants
 * Between two facts every checkpoint in the state is kept by some rule.
 * A retired checkpoint never comes back; pinning it then is too late and changes nothing.
 * Nothing is retired before the policy is known.
+* Nothing of an experiment goes by a deletion that was taken back, or whose time has not come.
+
+* Nothing goes that a version of a model holds; nothing is held that goes.
 
 Not handled: which checkpoints other experiments use (the gateway pins them before it accepts
-these), and files that were never part of a complete checkpoint.
+these, and knows when they have ended), and files that were never part of a complete checkpoint.
 """
 
 import math
 from bisect import bisect_left, insort
-from collections import ChainMap
-from collections.abc import Collection, Iterable, Iterator
-from heapq import nlargest, nsmallest
+from collections.abc import Iterable
 from typing import Final, assert_never
 
-from rung.checkpoint_gc.state import (
-    Checkpoint,
-    Policy,
-    Rank,
-    State,
-    Trial,
-    policy_of,
-    shares_checkpoints,
-)
+from msgspec.structs import replace
+
+from rung.checkpoint_gc.state import State, Trial, policy_of, shares_checkpoints
 from rung.events import Payload, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
+    CheckpointDeletionRequested,
+    CheckpointHeld,
+    CheckpointHoldRefused,
     CheckpointPinned,
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
 )
-from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
+from rung.events.directory import HoldReleased, HoldRequested
+from rung.events.experiment import (
+    DeletionDue,
+    DeletionRequested,
+    DeletionScheduled,
+    ExperimentDeleted,
+    ExperimentEnded,
+    ExperimentRestored,
+    ExperimentRetired,
+    ExperimentSubmitted,
+    RestorationRequested,
+    RetentionChanged,
+)
 from rung.events.installation import LEVEL
 from rung.events.trial import TrialClosed, TrialExited, TrialValidated
+from rung.retention import Checkpoint, Policy, Rank, restorable, unwanted
 
-LIVE_NEWEST: Final = 2
-"""How many of its newest checkpoints a trial that may train on keeps."""
+AS_REQUESTED: Final = "deleted as requested"
+"""Why a checkpoint is retired that a user asked to delete."""
 
-Handles = (
+_OfOpen = (
     ExperimentSubmitted
     | TrialValidated
     | TrialExited
@@ -98,10 +133,30 @@ Handles = (
     | ExperimentEnded
     | CheckpointStored
     | CheckpointDamaged
-    | CheckpointPinned
     | CheckpointReleased
+    | CheckpointDeletionRequested
+    | RetentionChanged
+)
+_Request = CheckpointDeletionRequested | RetentionChanged | DeletionRequested | HoldRequested
+_Decision = (
+    CheckpointRetired
+    | CheckpointHeld
+    | CheckpointHoldRefused
+    | DeletionScheduled
+    | ExperimentRestored
+    | ExperimentRetired
+)
+Handles = (
+    _OfOpen
     | CheckpointDeleted
-    | CheckpointRetired
+    | CheckpointPinned
+    | HoldRequested
+    | HoldReleased
+    | DeletionRequested
+    | RestorationRequested
+    | DeletionDue
+    | ExperimentDeleted
+    | _Decision
 )
 
 
@@ -113,62 +168,211 @@ class CheckpointGC:
     decisions = topic.RETIREMENTS
     handles = Handles
     level = LEVEL
-    version = 3
+    reopened_by = (
+        CheckpointPinned
+        | HoldRequested
+        | CheckpointDeletionRequested
+        | RetentionChanged
+        | DeletionRequested
+    )
+    version = 5
     state_type = State
 
     def initial(self, key: str) -> State:
         """Return an experiment of which nothing is known."""
         return State(experiment_id=key)
 
-    def ended(self, state: State) -> bool:
-        """Return whether the experiment has ended, and no more checkpoints are to be expected."""
-        if not state.over or any(it.lost or it.under_way for it in state.trials.values()):
-            return False
-        policy = state.policy  # the last that came may have made others superfluous
-        return policy is None or not any(_judge(state, policy, it) for it in state.trials)
+    def reopened(self, key: str) -> State:
+        """Return an experiment of which nothing is known but that it has ended."""
+        return State(experiment_id=key, over=True, closed=True)
 
-    def evolve(self, state: State, event: Handles) -> None:  # noqa: C901 - one case per event
+    def ended(self, state: State) -> bool:
+        """Return whether it has ended, and nothing is to come, or known to stay or to go."""
+        known = state.pinned or state.registered or state.retired or state.going
+        return not known and state.scheduled is None and _is_over(state)
+
+    def evolve(self, state: State, event: Handles) -> None:  # noqa: C901, PLR0912 - one case per event
         """Fold a fact or a decision into the experiment."""
+        if not isinstance(event, _Decision) and _is_over(state):
+            _close(state)
+        if state.closed and isinstance(event, _Request):
+            state.area = state.area or event.area
         match event:
-            case ExperimentSubmitted():
-                state.level = event.level
-                state.policy = policy_of(event.config)
-                state.shares = shares_checkpoints(event.config)
-            case TrialValidated():
-                _validate(state, event)
-            case TrialExited() | AllocationLost() | AllocationDropped():
-                _end_run(state, _trial(state, event.trial_id), event)
-            case TrialClosed():
-                _trial(state, event.trial_id).ended = True
-            case ExperimentEnded():
-                state.over = True
-            case CheckpointStored():
-                _store(state, event)
-            case CheckpointDamaged():
-                _damage(state, event)
             case CheckpointPinned():
-                state.pinned.setdefault(event.checkpoint_id, event.by)
-            case CheckpointReleased():
-                state.held.pop(event.checkpoint_id, None)
+                _pin(state, event)
+            case HoldRequested() | CheckpointHoldRefused():
+                pass  # it is decided at once
+            case CheckpointHeld():
+                holders = state.registered.setdefault(event.checkpoint_id, [])
+                holders.append(event.model_version_id)
+            case HoldReleased():
+                _let_go(state, event)
             case CheckpointDeleted():
                 state.retired.pop(event.checkpoint_id, None)
+            case ExperimentDeleted():
+                state.going = False
+            case DeletionRequested():
+                state.deletion = None if state.over else event
+            case RestorationRequested():
+                state.deletion = None
+            case DeletionDue():
+                pass  # the decision on it makes the change
+            case DeletionScheduled():
+                state.scheduled, state.deletion = event, None
+            case ExperimentRestored():
+                state.scheduled = None
             case CheckpointRetired():
                 _retire(state, event.checkpoint_id)
+            case ExperimentRetired():
+                _delete(state)
             case _:
-                assert_never(event)
+                if not state.closed:
+                    _evolve_open(state, event)
 
-    def decide(self, state: State, fact: Handles) -> list[Payload]:
-        """Return what a fact made superfluous."""
+    def decide(self, state: State, fact: Handles) -> list[Payload]:  # noqa: C901, PLR0911, PLR0912 - one case per fact
+        """Return what a fact made superfluous, or what a user asked to delete and may go."""
         match fact:
+            case HoldRequested():
+                return [_hold(state, fact)]
+            case DeletionRequested():
+                return _deletion(state, fact)
+            case ExperimentEnded():
+                return _deletion(state, state.deletion)
+            case DeletionDue():
+                return _due(state, fact.at_ms)
+            case RestorationRequested() if state.scheduled is not None:
+                return [ExperimentRestored(experiment_id=state.experiment_id, reason="")]
+            case CheckpointPinned() if state.scheduled is not None:
+                return _pinned(state, state.scheduled, fact)
+            case CheckpointDeletionRequested():
+                return _requested(state, fact)
+            case RetentionChanged() if state.closed:
+                return _superfluous(state, fact)
+            case RetentionChanged():
+                trial_ids: Iterable[str] = state.trials
             case TrialValidated() | TrialClosed() | CheckpointStored():
-                trial_id = fact.trial_id
-            case CheckpointDamaged() | CheckpointReleased():
-                trial_id = state.trial_of.get(fact.checkpoint_id, "")
+                trial_ids = [fact.trial_id]
+            case CheckpointDamaged() | CheckpointReleased() | HoldReleased():
+                trial_ids = [state.trial_of.get(fact.checkpoint_id, "")]
             case _:
                 return []
-        if state.policy is None or trial_id not in state.trials:
+        if state.policy is None:
             return []
-        return _judge(state, state.policy, trial_id)
+        return _judge(state, state.policy, [each for each in trial_ids if each in state.trials])
+
+
+def _evolve_open(state: State, event: _OfOpen) -> None:  # noqa: C901 - one case per event
+    """Fold a fact into an experiment of which more is to be expected."""
+    match event:
+        case ExperimentSubmitted():
+            state.level = event.level
+            state.area = event.area
+            state.policy = policy_of(event.config)
+            state.shares = shares_checkpoints(event.config)
+        case TrialValidated():
+            _validate(state, event)
+        case TrialExited() | AllocationLost() | AllocationDropped():
+            _end_run(state, _trial(state, event.trial_id), event)
+        case TrialClosed():
+            _trial(state, event.trial_id).ended = True
+        case ExperimentEnded():
+            state.over = True
+        case CheckpointStored():
+            _store(state, event)
+        case CheckpointDamaged():
+            _damage(state, event)
+        case CheckpointReleased():
+            state.held.pop(event.checkpoint_id, None)
+        case CheckpointDeletionRequested():
+            pass  # it is decided at once, or not at all
+        case RetentionChanged():
+            if state.policy is not None:
+                state.policy = replace(
+                    state.policy,
+                    experiment_best=event.save_experiment_best,
+                    trial_best=event.save_trial_best,
+                    trial_latest=event.save_trial_latest,
+                )
+        case _:
+            assert_never(event)
+
+
+def _is_over(state: State) -> bool:
+    """Return whether the experiment has ended, and no more checkpoints are to be expected."""
+    if state.closed:
+        return True
+    if not state.over or any(it.lost or it.under_way for it in state.trials.values()):
+        return False
+    policy = state.policy  # the last that came may have made others superfluous
+    return policy is None or not any(_judge(state, policy, [it]) for it in state.trials)
+
+
+def _close(state: State) -> None:
+    """Forget all of an experiment but what stays, and what goes."""
+    _forget(state)
+    state.policy = state.deletion = None
+    state.trials.clear()
+    state.closed, state.deleted = True, False
+
+
+def _delete(state: State) -> None:
+    _forget(state)
+    for trial in state.trials.values():
+        trial.checkpoints.clear()
+    state.pinned.clear()
+    state.deletion = state.scheduled = None
+    state.deleted = state.going = True
+
+
+def _forget(state: State) -> None:
+    """Forget the checkpoints that are there."""
+    state.trial_of.clear()
+    state.ranking.clear()
+    state.held.clear()
+
+
+def _pin(state: State, event: CheckpointPinned) -> None:
+    if state.deleted:
+        return
+    wanting = state.pinned.setdefault(event.checkpoint_id, [])
+    if event.by not in wanting:
+        wanting.append(event.by)
+
+
+def _let_go(state: State, event: HoldReleased) -> None:
+    holders = state.registered.get(event.checkpoint_id, [])
+    if event.model_version_id in holders:
+        holders.remove(event.model_version_id)
+        if not holders:
+            del state.registered[event.checkpoint_id]
+
+
+def _hold(state: State, fact: HoldRequested) -> Payload:
+    """Have a checkpoint stay for a version of a model, unless it is gone or about to go."""
+    name, whole = fact.checkpoint_id, f"experiment {state.experiment_id}"
+    found = state.trials.get(state.trial_of.get(name, ""))
+    waits = state.deletion is not None and not state.over
+    refused = ""
+    if state.deleted or state.going or waits or state.scheduled is not None:
+        refused = f"{whole} is deleted, and checkpoint {name} with it"
+    elif name in state.retired or (found is None and not state.closed):
+        refused = f"{whole} has no checkpoint {name} (any more)"
+    elif found is not None and found.checkpoints[name].damaged is not None:
+        refused = f"checkpoint {name} of {whole} is damaged"
+    if refused:
+        return CheckpointHoldRefused(
+            experiment_id=state.experiment_id,
+            checkpoint_id=name,
+            reason=refused,
+            request=fact.request,
+        )
+    return CheckpointHeld(
+        experiment_id=state.experiment_id,
+        checkpoint_id=name,
+        model_version_id=fact.model_version_id,
+        area=state.area,
+        request=fact.request,
+    )
 
 
 def _trial(state: State, trial_id: str) -> Trial:
@@ -240,6 +444,10 @@ def _damage(state: State, event: CheckpointDamaged) -> None:
 
 
 def _retire(state: State, checkpoint_id: str) -> None:
+    state.pinned.pop(checkpoint_id, None)
+    if state.closed:
+        state.retired[checkpoint_id] = ""
+        return
     trial_id = state.trial_of.pop(checkpoint_id)
     found = state.trials[trial_id].checkpoints.pop(checkpoint_id)
     _unrank(state, found.rank(checkpoint_id))
@@ -263,46 +471,111 @@ def _unrank(state: State, rank: Rank | None) -> None:
         del state.ranking[place]
 
 
-def _judge(state: State, policy: Policy, trial_id: str) -> list[Payload]:
-    """Judge a trial's checkpoints anew, and those that they pushed out of the best."""
-    count = policy.experiment_best
-    best = {name for _, _, name in state.ranking[:count]}
-    trial_ids = [trial_id]
-    if count:
-        pushed = state.ranking[count : count + len(state.trials[trial_id].checkpoints)]
-        trial_ids += [state.trial_of[name] for _, _, name in pushed]
-    protected = ChainMap(state.pinned, state.held)
+def _deletion(state: State, wanted: DeletionRequested | None) -> list[Payload]:
+    """Delete the experiment if that is asked for, it has ended, and no other starts from it."""
+    if wanted is None or not state.over or state.deleted:
+        return []
+    if state.registered or any(_is_wanted(state, it, wanted.despite) for it in state.pinned):
+        return []
+    if wanted.until_ms is None:
+        return [_retired_whole(state, wanted.trials)]
+    if state.scheduled is not None:
+        return []
     return [
-        CheckpointRetired(
+        DeletionScheduled(
             experiment_id=state.experiment_id,
-            trial_id=each,
-            checkpoint_id=checkpoint_id,
-            reason=reason,
+            trials=wanted.trials,
+            until_ms=wanted.until_ms,
+            despite=wanted.despite,
         )
-        for each in dict.fromkeys(trial_ids)
-        for checkpoint_id, reason in _unwanted(policy, state.trials[each], best)
-        if checkpoint_id not in protected
     ]
 
 
-def _unwanted(
-    policy: Policy, trial: Trial, best_of_experiment: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield the checkpoints of a trial that the policy does not keep, and why, by arrival."""
-    intact = {name: found for name, found in trial.checkpoints.items() if found.damaged is None}
-    ranks = [rank for name, found in intact.items() if (rank := found.rank(name))]
-    kept = {name for _, _, name in nsmallest(policy.trial_best, ranks)}
-    kept.update(_newest(policy.trial_latest, intact.items()), best_of_experiment)
-    reason = f"not among {policy}"
-    if not trial.ended:
-        kept.update(_newest(LIVE_NEWEST, intact.items()))
-        kept.update(_newest(LIVE_NEWEST, (pair for pair in intact.items() if not pair[1].late)))
-        reason += f", newest {LIVE_NEWEST} of a live trial"
-    for name, found in trial.checkpoints.items():
-        if name not in kept:
-            yield name, reason if found.damaged is None else f"damaged: {found.damaged}"
+def _due(state: State, at_ms: int) -> list[Payload]:
+    """Delete an experiment whose deletion cannot be taken back any more."""
+    found = state.scheduled
+    if found is None or at_ms < found.until_ms:
+        return []
+    return [_retired_whole(state, found.trials)]
 
 
-def _newest(count: int, checkpoints: Iterable[tuple[str, Checkpoint]]) -> list[str]:
-    ages = ((found.steps, found.arrival, name) for name, found in checkpoints)
-    return [name for _, _, name in nlargest(count, ages)]
+def _retired_whole(state: State, trials: int) -> ExperimentRetired:
+    return ExperimentRetired(experiment_id=state.experiment_id, trials=trials, area=state.area)
+
+
+def _pinned(state: State, scheduled: DeletionScheduled, fact: CheckpointPinned) -> list[Payload]:
+    """Take a deletion back where an experiment starts from what would go."""
+    if fact.by in scheduled.despite:
+        return []
+    reason = f"experiment {fact.by} starts from its checkpoint {fact.checkpoint_id}"
+    return [ExperimentRestored(experiment_id=state.experiment_id, reason=reason)]
+
+
+def _is_wanted(state: State, checkpoint_id: str, despite: Iterable[str]) -> bool:
+    """Return whether an experiment starts from a checkpoint that is not among the named ones."""
+    return not set(state.pinned.get(checkpoint_id, ())).issubset(despite)
+
+
+def _requested(state: State, fact: CheckpointDeletionRequested) -> list[Payload]:
+    """Retire a checkpoint that a user asked to delete, unless something still depends on it."""
+    name = fact.checkpoint_id
+    if state.deleted or name in state.registered or _is_wanted(state, name, fact.despite):
+        return []
+    trial_id = fact.trial_id
+    if not state.closed:
+        trial_id = state.trial_of.get(name, "")
+        trial = state.trials.get(trial_id)
+        if trial is None or name in state.held:
+            return []
+        if not trial.ended and name in restorable(trial.checkpoints):
+            return []
+    return [_retired(state, trial_id, name, AS_REQUESTED)]
+
+
+def _superfluous(state: State, fact: RetentionChanged) -> list[Payload]:
+    """Retire what the gateway found superfluous of an experiment that has ended."""
+    policy = Policy(
+        metric="",
+        experiment_best=fact.save_experiment_best,
+        trial_best=fact.save_trial_best,
+        trial_latest=fact.save_trial_latest,
+    )
+    return [
+        _retired(state, trial_id, name, f"not among {policy}")
+        for name, trial_id in fact.superfluous.items()
+        if not (state.deleted or name in state.pinned or name in state.registered)
+    ]
+
+
+def _retired(state: State, trial_id: str, name: str, reason: str) -> CheckpointRetired:
+    return CheckpointRetired(
+        experiment_id=state.experiment_id,
+        trial_id=trial_id,
+        checkpoint_id=name,
+        reason=reason,
+        area=state.area,
+    )
+
+
+def _judge(state: State, policy: Policy, given: Iterable[str]) -> list[Payload]:
+    """Judge checkpoints of trials again, and those that they pushed out of the best."""
+    trial_ids = list(given)
+    if state.deleted:
+        return [
+            _retired(state, each, name, "its experiment is deleted")
+            for each in trial_ids
+            for name in state.trials[each].checkpoints
+        ]
+    count = policy.experiment_best
+    best = {name for _, _, name in state.ranking[:count]}
+    if count:
+        reach = count + sum(len(state.trials[each].checkpoints) for each in trial_ids)
+        trial_ids += [state.trial_of[name] for _, _, name in state.ranking[count:reach]]
+    return [
+        _retired(state, each, name, reason)
+        for each in dict.fromkeys(trial_ids)
+        for name, reason in unwanted(
+            policy, state.trials[each].checkpoints, best, ended=state.trials[each].ended
+        )
+        if not (name in state.pinned or name in state.registered or name in state.held)
+    ]

@@ -18,6 +18,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Most seconds between two tries."""
     snapshot_every: int = 10_000
     """Facts between two snapshots of a partition."""
+    due_every: float = 2.0
+    """Seconds between two looks for deletions that cannot be taken back any more."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.retry_min) and self.retry_min > 0):
@@ -30,6 +32,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"retry_max is {self.retry_max}: give the most seconds between two tries, not "
                 f"less than retry_min ({self.retry_min}), such as 60"
             )
+        if not (math.isfinite(self.due_every) and self.due_every > 0):
+            raise ValueError(f"due_every is {self.due_every}: give seconds, such as 2")
         if self.snapshot_every < 1:
             raise ValueError(
                 f"snapshot_every is {self.snapshot_every}: give the number of facts between two "

@@ -5,46 +5,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from rung.events.experiment import DeletionRequested, DeletionScheduled
 from rung.methods.table import options_named
-
-Rank = tuple[float, int, str]
-"""Cost, steps completed, id: sorts the best first."""
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    """What an experiment asks to be kept, and by which metric."""
-
-    metric: str
-    smaller_is_better: bool = True
-    experiment_best: int = 0
-    trial_best: int = 1
-    trial_latest: int = 1
-
-    def __str__(self) -> str:
-        return (
-            f"best {self.trial_best} of trial, latest {self.trial_latest} of trial, "
-            f"best {self.experiment_best} of experiment"
-        )
-
-
-class Checkpoint(Struct, kw_only=True):
-    """One checkpoint that lies in the store."""
-
-    run: int
-    steps: int
-    arrival: int
-    """Counted over the experiment."""
-    late: bool
-    """Its run was over when it was stored."""
-    cost: float | None = None
-    """The metric of the validation at its step, the lower the better."""
-    damaged: str | None = None
-
-    def rank(self, checkpoint_id: str) -> Rank | None:
-        """Return its place among the best, None if it has none."""
-        if self.cost is None or self.damaged is not None:
-            return None
-        return self.cost, self.steps, checkpoint_id
+from rung.retention import Checkpoint, Policy, Rank
 
 
 class Trial(Struct, kw_only=True):
@@ -77,16 +40,31 @@ class State(Struct, kw_only=True):
     experiment_id: str
     level: int = 1
     """The logic level of its decisions."""
+    area: str = ""
+    """The storage area of its checkpoints; of a closed experiment, as requests name it."""
     policy: Policy | None = None
     over: bool = False
     """Whether the experiment has ended."""
+    closed: bool = False
+    """Whether it has, and no more checkpoints are to be expected: of it only is known what stays,
+    and what goes."""
+    deletion: DeletionRequested | None = None
+    """A request to delete the experiment that came before its end."""
+    scheduled: DeletionScheduled | None = None
+    """A deletion that can still be taken back."""
+    deleted: bool = False
+    """Whether the experiment is deleted."""
+    going: bool = False
+    """Whether its files are still to be deleted."""
     trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
     trial_of: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint id → trial id, of those that are neither retired nor deleted."""
     ranking: list[Rank] = field(default_factory=list[Rank])
     """All that have a rank, the best first."""
-    pinned: dict[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint id → who wants it."""
+    pinned: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Checkpoint id → the experiments that start from it."""
+    registered: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Checkpoint id → the versions of models for which it stays."""
     shares: bool = False
     """Whether the search holds what its trials store."""
     held: dict[str, str] = field(default_factory=dict[str, str])

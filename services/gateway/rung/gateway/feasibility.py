@@ -10,6 +10,7 @@ there. Nor is anything while the projections catch up: agents may have joined si
 from collections import Counter
 from collections.abc import Iterable
 
+from rung.config.sections.resources import POOL
 from rung.gateway.projections.pools import Pool
 from rung.gateway.projections.read_models import ReadModels
 
@@ -17,6 +18,18 @@ from rung.gateway.projections.read_models import ReadModels
 def known_shortage(models: ReadModels, name: str, slots: int) -> str | None:
     """Return why a trial of so many slots cannot be placed, None also where it is not known."""
     return None if models.behind() else shortage(models.agents(), name, slots)
+
+
+def unknown_pool(models: ReadModels, name: str) -> str | None:
+    """Return that a pool does not exist, in words; None where it does, or it is not known.
+
+    A pool exists once an agent has joined it or its policy was chosen; `default` always does.
+    Projections that catch up may lack what came since.
+    """
+    known = sorted({POOL} | {it.name for it in models.agents() if it.agents or it.configured})
+    if name in known or models.behind():
+        return None
+    return f"there is no pool {name[:100]!r}; there is {', '.join(known)}"
 
 
 def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:
@@ -35,7 +48,7 @@ def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:
         lack = f"pool {name} has no agent, so what is submitted to it waits until one joins"
     else:
         lack = (
-            f"pool {name} cannot give a trial {slots} slots, neither on one agent nor on several"
+            f"pool {name} cannot give a trial {_slots(slots)}, neither on one agent nor on several"
             " of equal size that it fills, so it waits until other agents join"
         )
     known = [f"{other} ({_told(of)})" for other, of in sorted(offers.items()) if of]
@@ -59,4 +72,8 @@ def _holds(sizes: Counter[int], slots: int) -> bool:
 
 
 def _told(sizes: Counter[int]) -> str:
-    return ", ".join(f"{count} x {size} slots" for size, count in sorted(sizes.items()))
+    return ", ".join(f"{count} x {_slots(size)}" for size, count in sorted(sizes.items()))
+
+
+def _slots(count: int) -> str:
+    return f"{count} slot{'' if count == 1 else 's'}"

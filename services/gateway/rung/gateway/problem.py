@@ -18,6 +18,7 @@ from aiohttp.web import RequestPayloadError
 
 from rung.api import ProblemDocument, ProblemItem
 from rung.events import EventTooLarge, RungError
+from rung.gateway.scim.errors import error_of, is_scim
 from rung.runtime.http.connection import BodyTooSlow
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -58,7 +59,9 @@ class Problem(Exception):
         super().__init__(detail)
 
     def response(self, request: web.Request) -> web.Response:
-        """Return the problem document."""
+        """Return the problem document, or what SCIM has for it."""
+        if is_scim(request.path):
+            return error_of(self.status, self.kind, self.detail, self.headers)
         document = ProblemDocument(
             type=f"urn:rung:problem:{self.kind}",
             title=HTTPStatus(self.status).phrase,

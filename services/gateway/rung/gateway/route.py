@@ -1,7 +1,7 @@
 """A route: its handler, and its description for the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from aiohttp import web
 from msgspec import Struct
@@ -20,6 +20,18 @@ class Body(Struct, frozen=True):
     required: tuple[str, ...] = ()
     record: type[Struct] | None = None
     """Of a JSON body."""
+
+
+About = Literal["anybody", "signed-in", "directory", "cluster", "workspace", "experiment"]
+"""What a permission is about, and where it is checked.
+
+anybody: it requires no token, and no permission. signed-in: no permission, for it shows what is
+the asker's own, or checks each thing that it names. directory: the directory decides on a change
+by the rights of the one who asks, and lists have what these show. cluster: checked before the
+handler. workspace: checked where the handler resolves the workspace; a list has what its
+workspaces have. experiment: checked where the experiment, trial or checkpoint of the path is
+found.
+"""
 
 
 class Route(NamedTuple):
@@ -42,8 +54,15 @@ class Route(NamedTuple):
     """It takes an Idempotency-Key."""
     problems: tuple[int, ...] = ()
     """Besides those that any route answers."""
-    open: bool = False
-    """It requires no token."""
+    needs: str = ""
+    """The permission that it needs (`rung.rights`)."""
+    about: About = "experiment"
+    """What that permission is about."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it requires no token."""
+        return self.about == "anybody"
 
     @property
     def name(self) -> str:

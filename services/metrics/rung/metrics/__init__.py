@@ -7,7 +7,7 @@ from rung.metrics.clickhouse.errors import (
     SeriesUnavailable,
 )
 from rung.metrics.clickhouse.schema import Migration, Plan
-from rung.metrics.queries import Point
+from rung.metrics.curves import Point
 from rung.metrics.service import serve
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore, migrate_series

@@ -15,6 +15,7 @@ from rung.events.metric import (
     LogsDropped,
     LogsPrinted,
     MetricRow,
+    MetricsDeleted,
     MetricsReported,
     deleted_text,
     missing_text,
@@ -241,6 +242,8 @@ class Batch:
     logs: LogColumns = field(default_factory=LogColumns)
     deleted: list[LogsDeleted] = field(default_factory=list[LogsDeleted])
     """Deletions of printed lines, also of ones in this batch."""
+    without_metrics: list[MetricsDeleted] = field(default_factory=list[MetricsDeleted])
+    """Deletions of the metrics of trials, also of ones in this batch."""
     size: int = 0
     """Bytes of the records."""
 
@@ -286,7 +289,10 @@ class Batch:
                     self.logs.take(data, event.origin or "", sequence)
                 case LogsDeleted() as data:
                     self.deleted.append(data)
-                    self.logs.take(data, event.origin or "", sequence)
+                    if data.lines:
+                        self.logs.take(data, event.origin or "", sequence)
+                case MetricsDeleted() as data:
+                    self.without_metrics.append(data)
                 case _:
                     pass
         except (UndecodableEvent, Unfit) as error:

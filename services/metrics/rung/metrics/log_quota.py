@@ -1,7 +1,8 @@
 """Quota of logs: where all printed lines exceed a number of bytes, the oldest logs are deleted.
 
 Logs of whole trials are deleted, by the time of their last line. Each deletion is the same fact
-that `rung gc logs` writes; the series, a rebuild of them and the trimming of the ledger follow it.
+that `rung gc logs` writes, but without an actor; the series, a rebuild of them and the trimming of
+the ledger follow it.
 """
 
 import asyncio
@@ -13,15 +14,13 @@ import structlog
 
 from rung.api import TrialLines
 from rung.events import LedgerError
-from rung.events.metric import LogsDeleted
+from rung.events.metric import EVER_MS, LogsDeleted
 from rung.ledger import Ledger
 from rung.metrics.clickhouse.errors import SeriesError
 from rung.metrics.store import SeriesStore
 from rung.runtime import FactWriter
 
 EVERY_S: Final = 600.0
-ACTOR: Final = "retention"
-_EVER_MS: Final = (1 << 63) - 1
 
 _log = structlog.get_logger()
 
@@ -40,7 +39,7 @@ async def keep_within(
     writer = FactWriter(ledger, source="/rung/metrics", origin=f"logs/{uuid.uuid4().hex}")
     while True:
         try:
-            for trial in excess(await store.log_sizes(None, _EVER_MS), max_bytes):
+            for trial in excess(await store.log_sizes(None, EVER_MS), max_bytes):
                 await writer.write(
                     LogsDeleted(
                         experiment_id=trial.experiment_id,
@@ -48,8 +47,7 @@ async def keep_within(
                         before_ms=trial.last_ms + 1,
                         lines=trial.lines,
                         size_bytes=trial.size_bytes,
-                    ),
-                    actor=ACTOR,
+                    )
                 )
                 _log.info("log deleted", trial=trial.trial_id, size_bytes=trial.size_bytes)
         except (LedgerError, SeriesError) as error:

@@ -8,23 +8,24 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rung.api import LogLine, LogSelection, TrialLines
-from rung.events.metric import LogsDeleted
+from rung.events.metric import LogsDeleted, MetricsDeleted
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.engine import Parameter, Tables
 from rung.metrics.clickhouse.literal import literal
 from rung.metrics.clickhouse.native import Column, texts
-from rung.metrics.clickhouse.schema import KEEP_DAYS, applied, has_severe, log_tables, query
-
-Point = tuple[int, float, int]
-"""Step, value (may be NaN or infinite), Unix time in milliseconds."""
+from rung.metrics.clickhouse.schema import (
+    KEEP_DAYS,
+    applied,
+    has_severe,
+    log_tables,
+    metric_tables,
+    query,
+)
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
-_POINTS_MIN: Final = 5
-"""First, last, lowest, highest, and one that is not finite."""
-_POINTS_MAX: Final = 1_000_000
 LOG_LIMIT_MAX: Final = 100_000
 _FIRST_ROUND: Final = 1_000
 _PAGE_CHARACTERS: Final = 8 << 20
@@ -38,6 +39,10 @@ _BEHIND: Final = (
 )
 _DELETES_AT_ONCE: Final = (23, 8)
 """Since then a deletion hides rows at once; before, parts are written anew in the background."""
+_PAIRED_MAX: Final = "\u052f"
+"""The last Cyrillic letter: up to here, every release has the same pairs of cases."""
+_SIGMAS: Final = "\u03c3\u03c2"
+"""In lower case one of them at the end of a word, the other within."""
 _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
@@ -67,6 +72,8 @@ def write(tables: Tables, batch: Batch) -> None:
             tables.insert(table, _known(tables, columns))
     if batch.deleted:
         _delete(tables, batch.deleted)
+    if batch.without_metrics:
+        _delete_metrics(tables, batch.without_metrics)
     keys = sorted(batch.positions)
     if not keys:  # a record that was rejected before
         return
@@ -101,56 +108,37 @@ def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
     for each in deleted:
         trials.setdefault((each.experiment_id, each.before_ms), []).append(each.trial_id)
     for (experiment_id, before_ms), names in trials.items():
-        condition = (
-            f"experiment_id = {literal(experiment_id)} AND time_ms < {before_ms} "
-            f"AND trial_id IN ({', '.join(map(literal, sorted(set(names))))})"
-        )
+        condition = f"{_of_trials(experiment_id, names)} AND time_ms < {before_ms}"
         for table in log_tables(tables):
-            if tables.version >= _DELETES_AT_ONCE:
-                tables.execute(f"DELETE FROM {table} WHERE {condition}")  # noqa: S608 - literals
-            else:
-                tables.execute(f"ALTER TABLE {table} DELETE WHERE {condition}")
+            _delete_where(tables, table, condition)
+
+
+def _delete_metrics(tables: Tables, deleted: Sequence[MetricsDeleted]) -> None:
+    """Delete the metrics of trials; idempotent."""
+    trials: dict[str, list[str]] = {}
+    for each in deleted:
+        trials.setdefault(each.experiment_id, []).append(each.trial_id)
+    for experiment_id, names in trials.items():
+        for table in metric_tables(tables):
+            _delete_where(tables, table, _of_trials(experiment_id, names))
+
+
+def _of_trials(experiment_id: str, trial_ids: Sequence[str]) -> str:
+    names = ", ".join(map(literal, sorted(set(trial_ids))))
+    return f"experiment_id = {literal(experiment_id)} AND trial_id IN ({names})"
+
+
+def _delete_where(tables: Tables, table: str, condition: str) -> None:
+    if tables.version >= _DELETES_AT_ONCE:
+        tables.execute(f"DELETE FROM {table} WHERE {condition}")  # noqa: S608 - of literals
+    else:
+        tables.execute(f"ALTER TABLE {table} DELETE WHERE {condition}")
 
 
 def positions(tables: Tables) -> dict[tuple[str, int], int]:
     """Return the position from which on each topic and partition is not stored yet."""
     rows = tables.rows(query("positions"), tuple[str, int, int])
     return {(topic, partition): position for topic, partition, position in rows}
-
-
-def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
-    tables: Tables, experiment_id: str, trial_id: str, kind: str, name: str, points: int
-) -> dict[str, list[Point]]:
-    """Return a trial's curve, or those of all trials if none is named.
-
-    Raises:
-        ValueError: `points` is out of range.
-    """
-    if not 1 <= points <= _POINTS_MAX:
-        raise ValueError(f"points is {points}: give a number from 1 to {_POINTS_MAX}")
-    rows = tables.rows(
-        query("curves"),
-        tuple[str, int, float, int],
-        experiment=experiment_id,
-        trial=trial_id,
-        kind=kind,
-        name=name,
-        points=max(points, _POINTS_MIN),
-    )
-    found: dict[str, list[Point]] = {}
-    for trial, step, value, time_ms in rows:
-        found.setdefault(trial, []).append((step, value, time_ms))
-    return {trial: _thin(curve, points) for trial, curve in found.items()}
-
-
-def best(
-    tables: Tables, experiment_id: str, name: str, sign: float
-) -> dict[str, tuple[int, float]]:
-    """Return each trial's best validation; `sign` is 1 where smaller is better, else -1."""
-    rows = tables.rows(
-        query("best"), tuple[str, int, float], experiment=experiment_id, name=name, sign=sign
-    )
-    return {trial: (step, value) for trial, step, value in rows}
 
 
 def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
@@ -276,9 +264,8 @@ def _conditions(
     if asked.text:
         conditions.append("positionCaseInsensitiveUTF8(text, {text:String}) > 0")
         given["text"] = asked.text
-        if asked.text.isascii():  # other letters may have several lower cases
-            conditions.append("indexHint(lowerUTF8(text) LIKE {pattern:String})")
-            given["pattern"] = f"%{asked.text.lower().translate(_WILDCARDS)}%"
+        conditions.append("indexHint(lowerUTF8(text) LIKE {pattern:String})")
+        given["pattern"] = f"%{''.join(map(_lowered, asked.text))}%"
     if behind is not None:
         comparison = _COMPARISONS[asked.order]
         conditions.append(f"(time_ms, trial_id, sequence, line, origin) {comparison} {_BEHIND}")
@@ -288,6 +275,19 @@ def _conditions(
         else:
             since = max(since, behind.time_ms)
     return conditions, given | {"since": since, "until": until}
+
+
+def _lowered(letter: str) -> str:
+    """Return what a pattern has for a letter, in lower case as the indexes of lines are.
+
+    It is a wildcard for a letter whose lower case the engine may see otherwise: one that changes
+    with the letters around, with the release, or back and forth.
+    """
+    lower, upper = letter.lower(), letter.upper()
+    if letter.isascii() or (letter.isprintable() and lower == upper):
+        return lower.translate(_WILDCARDS)
+    paired = lower.upper() == upper and upper.lower() == lower and len(lower) == len(upper) == 1
+    return lower if paired and letter <= _PAIRED_MAX and lower not in _SIGMAS else "%"
 
 
 def experiment_of(trial_id: str) -> str:
@@ -301,13 +301,6 @@ def _severity(level: str | None) -> int:
     if level not in LEVELS:
         raise ValueError(f"level is {level!r}: give one of {', '.join(LEVELS)}")
     return LEVELS[level]
-
-
-def _thin(curve: list[Point], points: int) -> list[Point]:
-    """Cut a curve to fewer points than SQL gives at least: the first and the last ones stay."""
-    if len(curve) <= points:
-        return curve
-    return curve[:1] + curve[-(points - 1) :] if points > 1 else curve[-1:]
 
 
 def write_cursor(key: LineKey) -> str:

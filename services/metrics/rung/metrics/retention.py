@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from rung.metrics.clickhouse.engine import Tables
-from rung.metrics.clickhouse.schema import log_tables
+from rung.metrics.clickhouse.schema import log_tables, metric_tables
 
 DAYS_MAX: Final = 36_500
 TABLES: Final = ("metrics", "logs")
@@ -47,12 +47,13 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
         Whether ClickHouse goes on by itself; if not, this has to be called now and then.
     """
     assert table in TABLES, table
+    related = log_tables(tables) if table == "logs" else metric_tables(tables)
     if tables.version < KNOWS_TTL:
-        if days:
-            _delete(tables, table, before_ms=now_ms - days * _DAY_MS)
+        for each in related if days else ():
+            _delete(tables, each, before_ms=now_ms - (days or 0) * _DAY_MS)
         return not days
     kept = days_kept(tables, table) if days is None else days
-    for each in log_tables(tables) if table == "logs" else [table]:
+    for each in related:
         _set_ttl(tables, each, kept)
     return True
 
@@ -71,7 +72,7 @@ def _definition(tables: Tables, table: str) -> str:
 
 def _set_ttl(tables: Tables, table: str, days: int) -> None:
     kept = days_kept(tables, table)
-    if table != "metrics":
+    if table in log_tables(tables):
         if days == kept and "keep_days * " in _definition(tables, table):
             return
         most = days * _DAY_S or _FOR_EVER_S

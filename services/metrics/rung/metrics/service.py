@@ -16,6 +16,7 @@ import structlog
 from rung.events import topic
 from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
+from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError
 from rung.metrics.log_quota import keep_within
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
@@ -31,6 +32,7 @@ TOPICS: Final = (topic.METRICS, topic.LOGS)
 """Those whose partitions replicas share."""
 
 _RETAIN_EVERY_S: Final = 21_600.0
+_RECOUNT_EVERY_S: Final = 3_600.0
 
 _log = structlog.get_logger()
 
@@ -50,6 +52,7 @@ def components(
         BatchSink(NAME, TOPICS, store, settings.flush_bytes, settings.flush_seconds, _log_gone),
         trimming(store, settings.logs_days or 0, key=key),
         Singleton("metrics-retention", topic.METRICS, partial(_retain, store, settings)),
+        Singleton("metrics-recount", topic.METRICS, partial(_recount, store)),
     ]
     if (most := settings.logs_total_bytes) is not None:
 
@@ -123,3 +126,15 @@ async def _retain(store: SeriesStore, settings: Settings, _: Ledger) -> None:
                 del days[table]
         await asyncio.sleep(_RETAIN_EVERY_S)
     await asyncio.Event().wait()  # the tables have a TTL
+
+
+async def _recount(store: SeriesStore, _: Ledger) -> None:
+    """Build stretches in doubt anew, at the start and every hour: they make queries fast."""
+    while True:
+        try:
+            await retry(store.recount, "stretches of curves not built anew")
+        except SeriesDamaged:
+            raise
+        except SeriesError as error:
+            _log.warning("stretches of curves not built anew", reason=str(error))
+        await asyncio.sleep(_RECOUNT_EVERY_S)

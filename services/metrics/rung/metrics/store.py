@@ -21,7 +21,7 @@ import structlog
 from rung.api import LogLine, LogSelection, TrialLines
 from rung.events import LedgerError
 from rung.ledger import Record
-from rung.metrics import queries
+from rung.metrics import curves, queries
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.address import is_address, read_address
 from rung.metrics.clickhouse.embedded import Embedded
@@ -29,12 +29,16 @@ from rung.metrics.clickhouse.engine import Engine, Tables
 from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.clickhouse.schema import Plan, migrate, plan, prepare
 from rung.metrics.clickhouse.server import Server
-from rung.metrics.queries import Point, experiment_of
+from rung.metrics.curves import Point
+from rung.metrics.queries import experiment_of
 from rung.metrics.retention import retain
 from rung.runtime.metrics import catalog
 from rung.runtime.sink.batch_sink import Reject
 
 T = TypeVar("T")
+
+_CURVES_AT_ONCE: Final = 100
+"""Recounted in one go, which takes the one thread of chDB."""
 
 _log = structlog.get_logger()
 
@@ -255,6 +259,13 @@ class SeriesStore:
         """Set the days after which rows of a table are dropped, see `retention.retain`."""
         return await self._run(lambda tables: retain(tables, table, days, now_ms=now_ms))
 
+    async def recount(self) -> None:
+        """Build stretches of which reports were replaced or stored twice anew."""
+        doubtful = await self._run(curves.doubtful)
+        for start in range(0, len(doubtful), _CURVES_AT_ONCE):
+            some = doubtful[start : start + _CURVES_AT_ONCE]
+            await self._run(partial(curves.recount, chosen=some))
+
     async def positions(self) -> dict[tuple[str, int], int]:
         """Return the position from which on each topic and partition is not stored yet."""
         return await self._run(queries.positions)
@@ -269,17 +280,17 @@ class SeriesStore:
             ValueError: `points` is out of range.
         """
         experiment_id = experiment_of(trial_id)
-        curves = await self._fresh(
-            lambda tables: queries.curves(tables, experiment_id, trial_id, kind, name, points)
+        found = await self._fresh(
+            lambda tables: curves.curves(tables, experiment_id, trial_id, kind, name, points)
         )
-        return curves.get(trial_id, [])
+        return found.get(trial_id, [])
 
     async def overlay(
         self, experiment_id: str, kind: str, name: str, points: int
     ) -> dict[str, list[Point]]:
         """Return the curves of all trials of an experiment, each as `curve` does."""
         return await self._fresh(
-            lambda tables: queries.curves(tables, experiment_id, "", kind, name, points)
+            lambda tables: curves.curves(tables, experiment_id, "", kind, name, points)
         )
 
     async def best(
@@ -290,7 +301,7 @@ class SeriesStore:
     ) -> dict[str, tuple[int, float]]:
         """Return each trial's best validation: its step and value; of equal ones the earliest."""
         sign = 1.0 if smaller_is_better else -1.0
-        return await self._fresh(lambda tables: queries.best(tables, experiment_id, name, sign))
+        return await self._fresh(lambda tables: curves.best(tables, experiment_id, name, sign))
 
     async def names(self, experiment_id: str) -> list[tuple[str, str]]:
         """Return the kind and name of every metric that an experiment reported, sorted."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ _REQUESTED: Final = (RunRequested.TYPE,)
 _MARK: Final = RunRequested.TYPE.encode()
 
 _SINCE_MIN: Final = 1_000
+"""So many requests are remembered without a look at whether they still wait."""
 
 _Told = dict[tuple[str, ...], float]
 
@@ -29,9 +31,8 @@ class PoolGauge(Observer[State]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._folds: dict[int, PartitionFold[State]] = {}
-        self._since: dict[str, float] = {}
+        self._since = OrderedDict[str, float]()
         """Allocation id → when its request was seen; after a restart, seen again."""
-        self._since_max = _SINCE_MIN
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -55,30 +56,34 @@ class PoolGauge(Observer[State]):
                     asked = decode_handled(record.value, _REQUESTED)
                     if asked is not None and isinstance(asked.data, RunRequested):
                         self._since.setdefault(asked.data.allocation_id, now_s)
+                        self._forget()
         for event in decisions:
             data = event.data
             if isinstance(data, AllocationGranted | AllocationDropped):
                 since_s = self._since.pop(data.allocation_id, None)
                 if since_s is not None and isinstance(data, AllocationGranted):
                     catalog.QUEUE_WAIT_SECONDS.labels(data.pool).observe(now_s - since_s)
-        if len(self._since) > self._since_max:
-            self._forget()
 
     def end(self, partition: int) -> None:
-        """Remove a partition's fold, and the requests that wait in it."""
-        if self._folds.pop(partition, None) is not None:
-            self._forget()
+        """Remove a partition's fold."""
+        self._folds.pop(partition, None)
 
     def _forget(self) -> None:
-        """Forget requests that wait no more; decisions made before the start are not seen."""
-        waiting = {
-            allocation_id
-            for state in self.states()
-            for queue in (state.queue, state.zero_slot_queue)
-            for allocation_id in queue.line_of
-        }
-        self._since = {name: at for name, at in self._since.items() if name in waiting}
-        self._since_max = max(_SINCE_MIN, 2 * len(self._since))
+        """Forget the two oldest requests if they wait no more.
+
+        Decisions made before the start are not seen. Two for each that comes: those that wait no
+        more become fewer, and no event costs a look at all.
+        """
+        for _ in range(min(2, len(self._since) - _SINCE_MIN)):
+            oldest = next(iter(self._since))
+            if any(
+                oldest in queue
+                for state in self.states()
+                for queue in (state.queue, state.zero_slot_queue)
+            ):
+                self._since.move_to_end(oldest)
+            else:
+                del self._since[oldest]
 
     def slots(self) -> _Told:
         """Return the number of free and used slots of each pool."""

@@ -14,7 +14,8 @@ agents.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec import Struct, field
@@ -73,16 +74,18 @@ class Room(Struct, kw_only=True):
             by_zero_slot=[list(ids) for ids in self.by_zero_slot],
         )
 
-    def among(self, agent_ids: Iterable[str]) -> "Room":
-        """Return a copy that has these agents only."""
-        room = Room()
+    @contextmanager
+    def without(self, agent_ids: Collection[str]) -> Iterator[None]:
+        """Take agents out of the indexes, so that nothing fits on them, within a block."""
         for agent_id in agent_ids:
-            offer = self.agents[agent_id]
-            room.agents[agent_id] = offer
-            room.sizes += [0] * (offer.size + 1 - len(room.sizes))
-            room.sizes[offer.size] += 1
-            room._index(agent_id)
-        return room
+            self._unindex(agent_id)
+            self.sizes[self.agents[agent_id].size] -= 1
+        try:
+            yield
+        finally:
+            for agent_id in agent_ids:
+                self._index(agent_id)
+                self.sizes[self.agents[agent_id].size] += 1
 
     def join(self, agent_id: str, incarnation: int, slots: Sequence[int]) -> None:
         """Take an agent in, all of its slots idle."""
@@ -129,10 +132,20 @@ class Room(Struct, kw_only=True):
                 return [self._share(agent_id, size) for agent_id in self.whole[size][:count]]
         return None
 
+    def fit_on(self, agent_id: str, slots: int) -> list[Share] | None:
+        """Return the share of an agent in an allocation that goes there alone, None if it cannot.
+
+        Raises:
+            KeyError: there is no such agent.
+        """
+        offer = self.agents[agent_id]
+        has_room = len(offer.idle) >= slots if slots else offer.zero_slot < ZERO_SLOT_MAX
+        return [self._share(agent_id, slots)] if has_room else None
+
     def could_fit(self, slots: int) -> bool:
         """Return whether the allocation would fit if every slot were idle."""
         if slots <= 0:
-            return slots == 0 and bool(self.agents)
+            return slots == 0 and any(self.sizes)
         if any(self.sizes[slots:]):
             return True
         return any(

@@ -5,7 +5,8 @@ Theory of operation
 
 The state is that of one pool. Facts: the pool is configured or upgraded; agents join, are
 suspended and resumed, drained, leave and are lost; allocations are requested, withdrawn and
-released; a move of a trial is requested. Decisions: joins are refused; allocations are granted,
+released; a move of a trial is requested; priority, weight and `max_slots` of an experiment are
+changed. Decisions: joins are refused; allocations are granted,
 signaled, lost and dropped.
 
 An allocation that is in none of these states is unknown, and events about it are ignored:
@@ -19,7 +20,12 @@ A running one is signaled (preempt, then perhaps kill) when it is withdrawn, whe
 be moved, and when the policy wants its slots for something else; it ends with a release by each
 agent. Where one agent's part failed, the others are signaled to kill theirs, with the same reason,
 once. A trial that was only asked to yield has a *claim*: its next run takes the place in the order
-that this one had, and goes where the move wants it. A withdrawal ends the claim.
+that this one had, and goes where the move wants it. A withdrawal ends the claim. From level 3 on a
+request may exclude agents; it waits where there is no other one, and makes nobody wait.
+
+Changed values hold at once for what waits and what runs (from level 3 on). If an experiment holds
+more slots than its new `max_slots`, so many of its allocations are asked to yield that it holds no
+more once they have left: the newest first, and none without which it would do.
 
 An agent is known by its incarnation, which grows with every start; events of another incarnation
 than the current one are ignored. An agent's life ends when it leaves, is lost, or joins with a
@@ -87,22 +93,27 @@ from rung.events.allocation import (
     PoolConfigured,
     same_agent,
 )
+from rung.events.experiment import ResourcesChanged
 from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import RunRequested, RunWithdrawn, Withdrawal
 from rung.scheduler.placement import given_back
-from rung.scheduler.policies import policy_of
+from rung.scheduler.policies import Policy, policy_of
 from rung.scheduler.policies.planning import Start
-from rung.scheduler.queue import UNKNOWN, Queue, Ranked, Request
+from rung.scheduler.queue import UNKNOWN, Demand, Queue, Ranked, Request
 from rung.scheduler.state import Allocation, Claim, State, Suspension
 
 CLAIMS_MAX: Final = 4096
 """Trials that yielded and have not come back; some never do, so the oldest claims are dropped."""
+
+_RESOURCES_LEVEL: Final = 3
+"""The logic level from which on resources of experiments change."""
 
 AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
 PoolFact = (
     AgentFact
     | RunRequested
     | RunWithdrawn
+    | ResourcesChanged
     | AllocationReleased
     | MoveRequested
     | PoolConfigured
@@ -150,7 +161,7 @@ class Scheduler:
         if isinstance(fact, AgentJoined):
             decisions += _refused(state, fact)
         elif isinstance(fact, RunWithdrawn):
-            decisions += _signaled(state, fact.allocation_id, fact.how)
+            decisions += _signaled(state, fact.allocation_id, fact.how, final=fact.final)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
             decisions += _signaled(
                 state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
@@ -176,6 +187,8 @@ def _fold_fact(state: State, event: PoolFact) -> None:
             _release(state, event)
         case MoveRequested():
             _move(state, event)
+        case ResourcesChanged():
+            _change_resources(state, event)
         case PoolConfigured():
             _configure(state, event)
         case PoolUpgraded():
@@ -229,7 +242,10 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
 def _configure(state: State, event: PoolConfigured) -> None:
     """Put what waits and what holds slots into the order of another policy."""
     policy = policy_of(event.policy, event.options)
+    is_same = policy == policy_of(state.policy, state.options)
     state.policy, state.options = event.policy, event.options
+    if is_same:
+        return  # the order stays, and so does all that is decided by it
     state.queue.rerank(policy.rank)
     state.zero_slot_queue.rerank(policy.rank)
     for allocation in state.allocations.values():
@@ -328,6 +344,7 @@ def _request(state: State, event: RunRequested) -> None:
         claimed=claim.arrival is not None,
         avoid=claim.avoid,
         to=claim.to,
+        excluded=event.excluded if state.level >= 3 else [],
     )
     request.rank = policy_of(state.policy, state.options).rank(request)
     _queue_of(state, event.slots).add(request, state.held.get(event.experiment_id, 0))
@@ -369,7 +386,7 @@ def _release(state: State, event: AllocationReleased) -> None:
 def _grant(state: State, event: AllocationGranted) -> None:
     slots = sum(len(share.slots) for share in event.shares)
     request = _queue_of(state, slots).remove(event.allocation_id)
-    state.allocations[event.allocation_id] = Allocation(
+    allocation = Allocation(
         experiment_id=request.experiment_id,
         slots=slots,
         priority=request.priority,
@@ -381,6 +398,7 @@ def _grant(state: State, event: AllocationGranted) -> None:
         run=request.spec.run,
         parts={share.agent_id: share.slots for share in event.shares},
     )
+    state.open(event.allocation_id, allocation)
     for share in event.shares:
         state.room.take(share)
         state.runs_on[share.agent_id].append(event.allocation_id)
@@ -409,7 +427,7 @@ def _close_if_over(state: State, allocation_id: str) -> None:
     if not allocation.parts:
         _count_out(state, allocation_id)
         state.departing.pop(allocation_id, None)
-        del state.allocations[allocation_id]
+        state.close(allocation_id)
 
 
 def _count_out(state: State, allocation_id: str) -> None:
@@ -417,9 +435,15 @@ def _count_out(state: State, allocation_id: str) -> None:
     allocation = state.allocations[allocation_id]
     if allocation.stays and allocation.slots:
         state.departing[allocation_id] = None
-        place = bisect_left(state.staying, Ranked(allocation.rank, allocation_id))
-        assert state.staying[place].name == allocation_id, allocation_id
-        del state.staying[place]
+        _unlist(state, allocation_id)
+
+
+def _unlist(state: State, allocation_id: str) -> None:
+    """Take an allocation out of the sorted list of those that stay."""
+    allocation = state.allocations[allocation_id]
+    place = bisect_left(state.staying, Ranked(allocation.rank, allocation_id))
+    assert state.staying[place].name == allocation_id, allocation_id
+    del state.staying[place]
 
 
 def _hold(state: State, experiment_id: str, slots: int) -> None:
@@ -433,8 +457,9 @@ def _hold(state: State, experiment_id: str, slots: int) -> None:
 
 def _move(state: State, event: MoveRequested) -> None:
     """Note where the trial's next run shall go; one that waits goes there at once."""
-    for allocation in state.allocations.values():
-        if allocation.trial_id == event.trial_id and not allocation.lost:
+    for name in state.of_trial(event.trial_id):
+        allocation = state.allocations[name]
+        if not allocation.lost:
             claim = Claim(arrival=allocation.arrival, avoid=list(allocation.parts), to=event.to)
             _set_claim(state, event.trial_id, claim)
             return
@@ -450,6 +475,52 @@ def _move(state: State, event: MoveRequested) -> None:
         _set_claim(state, event.trial_id, Claim(to=event.to))
 
 
+def _change_resources(state: State, event: ResourcesChanged) -> None:
+    """Give what waits and what runs for an experiment its new values, and a place by them."""
+    if state.level < _RESOURCES_LEVEL:
+        return
+    name, policy = event.experiment_id, policy_of(state.policy, state.options)
+    for queue in (state.queue, state.zero_slot_queue):
+        waiting = [queue.remove(request.allocation_id) for request in queue.of_experiment(name)]
+        for request in waiting:
+            _set_resources(request, event, policy)
+            queue.add(request, state.held.get(name, 0))
+    for allocation_id in state.of_experiment(name):
+        allocation = state.allocations[allocation_id]
+        is_listed = allocation.stays and allocation.slots
+        if is_listed:
+            _unlist(state, allocation_id)
+        _set_resources(allocation, event, policy)
+        if is_listed:
+            insort(state.staying, Ranked(allocation.rank, allocation_id))
+
+
+def _set_resources(demand: Demand, event: ResourcesChanged, policy: Policy) -> None:
+    demand.priority, demand.max_slots = event.priority, event.max_slots
+    demand.submission = msgspec.structs.replace(demand.submission, weight=event.weight)
+    demand.rank = policy.rank(demand)
+
+
+def _above_limit(state: State, event: ResourcesChanged) -> list[str]:
+    """Return the allocations of an experiment that are to yield to its new `max_slots`."""
+    if event.max_slots is None or state.level < _RESOURCES_LEVEL:
+        return []
+    found = ((name, state.allocations[name]) for name in state.of_experiment(event.experiment_id))
+    staying = [Ranked(each.rank, name) for name, each in found if each.stays and each.slots]
+    own = [place.name for place in sorted(staying, reverse=True)]
+    excess = sum(state.allocations[name].slots for name in own) - event.max_slots
+    chosen: list[str] = []
+    for name in own:
+        if excess > 0:
+            chosen.append(name)
+            excess -= state.allocations[name].slots
+    for name in chosen[-2::-1]:
+        if state.allocations[name].slots <= -excess:
+            chosen.remove(name)
+            excess += state.allocations[name].slots
+    return chosen
+
+
 def _set_claim(state: State, trial_id: str, claim: Claim) -> None:
     """Replace a trial's claim; drop the oldest of all where there are too many."""
     state.claims.pop(trial_id, None)
@@ -463,13 +534,13 @@ def _asked_to_yield(state: State, fact: Payload) -> list[str]:
     match fact:
         case MoveRequested():
             return [
-                name
-                for name, allocation in state.allocations.items()
-                if allocation.trial_id == fact.trial_id and allocation.stays
+                name for name in state.of_trial(fact.trial_id) if state.allocations[name].stays
             ]
         case DrainRequested() if state.incarnations.get(fact.agent_id) == fact.incarnation:
             names = state.runs_on.get(fact.agent_id, [])
             return [name for name in names if state.allocations[name].stays]
+        case ResourcesChanged():
+            return _above_limit(state, fact)
         case _:
             return []
 
@@ -544,13 +615,14 @@ def _dropped(state: State, request: Request) -> AllocationDropped:
     )
 
 
-def _signaled(
+def _signaled(  # noqa: PLR0913 - what a signal says
     state: State,
     allocation_id: str,
     how: Withdrawal,
     reason: str = "",
     *,
     machine: bool = False,
+    final: bool = False,
 ) -> list[Payload]:
     """Return the signal to an allocation; none where it got that one, or kill, before."""
     allocation = state.allocations.get(allocation_id)
@@ -564,6 +636,7 @@ def _signaled(
             how=how,
             reason=reason,
             machine=machine,
+            final=final,
         )
     ]
 

@@ -54,12 +54,16 @@ class Request(Demand, kw_only=True):
     """Agents that it goes to only where there is no other that could ever serve it."""
     to: str | None = None
     """The one agent that it goes to, for as long as that is there."""
+    excluded: list[str] = field(default_factory=list[str])
+    """Agents that it does not go to, also where there is no other, unless it was moved there."""
 
     @property
     def line(self) -> str:
         """The line in which it waits."""
         alike = f"{self.priority}/{self.slots}/{self.max_slots}/{self.experiment_id}"
-        return f"{alike}/{self.allocation_id}" if self.claimed or self.to else alike
+        return (
+            f"{alike}/{self.allocation_id}" if self.claimed or self.to or self.excluded else alike
+        )
 
     def held_back(self, held: int) -> bool:
         """Return whether its experiment, holding so many slots, may not have it now."""
@@ -73,8 +77,11 @@ class Ranked(NamedTuple):
     name: str
 
 
-class Queue(Struct, kw_only=True):
-    """All waiting requests of a pool."""
+class Queue(Struct, kw_only=True, dict=True):
+    """All waiting requests of a pool.
+
+    The index by trial is no field: it follows from the fields, and no snapshot holds it.
+    """
 
     lines: dict[str, dict[str, Request]] = field(default_factory=dict[str, dict[str, Request]])
     """Requests by line and allocation id, in order of arrival."""
@@ -85,6 +92,12 @@ class Queue(Struct, kw_only=True):
     lines_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Experiment id → its lines."""
 
+    def __post_init__(self) -> None:
+        """Build the index by trial."""
+        self._of_trial: dict[str, list[str]] = {}
+        for allocation_id in self.line_of:
+            self._note(allocation_id)
+
     def __contains__(self, allocation_id: str) -> bool:
         return allocation_id in self.line_of
 
@@ -93,16 +106,21 @@ class Queue(Struct, kw_only=True):
 
     def of_trial(self, trial_id: str) -> Request | None:
         """Return the request for a run of the trial, None if none waits."""
-        for allocation_id, name in self.line_of.items():
-            if allocation_id.rpartition(".")[0] == trial_id:
-                return self.lines[name][allocation_id]
+        for allocation_id in self._of_trial.get(trial_id, []):
+            return self.lines[self.line_of[allocation_id]][allocation_id]
         return None
+
+    def of_experiment(self, experiment_id: str) -> list[Request]:
+        """Return the requests of an experiment, each line in its order."""
+        lines = self.lines_of.get(experiment_id, [])
+        return [request for name in lines for request in self.lines[name].values()]
 
     def add(self, request: Request, held: int) -> None:
         """Put a request at the end of its line; its experiment holds so many slots."""
         assert request.allocation_id not in self.line_of, request
         name = request.line
         self.line_of[request.allocation_id] = name
+        self._note(request.allocation_id)
         if name in self.lines:
             self.lines[name][request.allocation_id] = request
         else:
@@ -113,6 +131,10 @@ class Queue(Struct, kw_only=True):
     def remove(self, allocation_id: str) -> Request:
         """Take a request out, wherever in its line it is."""
         name = self.line_of.pop(allocation_id)
+        trial_id = _trial_of(allocation_id)
+        self._of_trial[trial_id].remove(allocation_id)
+        if not self._of_trial[trial_id]:
+            del self._of_trial[trial_id]
         line = self.lines[name]
         first = next(iter(line.values()))
         request = line.pop(allocation_id)
@@ -151,6 +173,9 @@ class Queue(Struct, kw_only=True):
         elif was_visible and not visible:
             del self.heads[place]
         return was_visible
+
+    def _note(self, allocation_id: str) -> None:
+        self._of_trial.setdefault(_trial_of(allocation_id), []).append(allocation_id)
 
     def _forget(self, experiment_id: str, line: str) -> None:
         self.lines_of[experiment_id].remove(line)
@@ -217,6 +242,10 @@ class Walk:
         self._untouched += 1
         self._lines[head.name] = self._queue.waiting(head.name)
         return head, next(self._lines[head.name])
+
+
+def _trial_of(allocation_id: str) -> str:
+    return allocation_id.rpartition(".")[0]
 
 
 def _head(request: Request) -> Ranked:

@@ -4,6 +4,7 @@ import secrets
 from typing import Final
 
 from rung.events import topic
+from rung.events.experiment import ResourcesChanged
 from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger
 from rung.runtime import Assignment, FactWriter
@@ -60,7 +61,7 @@ RELAY: Final = Relay(
     "scheduler-intake",
     topic.SEARCHES,
     SOURCE,
-    RunRequested | RunWithdrawn,
+    RunRequested | RunWithdrawn | ResourcesChanged,
     appends=(topic.POOLS,),
 )
 """What the searcher wants of the pools."""

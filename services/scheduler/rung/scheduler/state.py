@@ -1,5 +1,6 @@
 """The state of one pool: its policy, its agents, what waits, what runs."""
 
+from collections.abc import Collection
 from typing import Any
 
 from msgspec import Struct, field
@@ -47,8 +48,12 @@ class Suspension(Struct, kw_only=True):
     reason: str
 
 
-class State(Struct, kw_only=True):
-    """One pool."""
+class State(Struct, kw_only=True, dict=True):
+    """One pool.
+
+    The indexes of allocations are no fields: they follow from the fields, and no snapshot holds
+    them.
+    """
 
     pool: str
     policy: str = "priority"
@@ -85,3 +90,39 @@ class State(Struct, kw_only=True):
     """Requests that were withdrawn; dropped by the same fact's decisions."""
     stricken: dict[str, str] = field(default_factory=dict[str, str])
     """Allocation id → why its agent is gone; lost by the same fact's decisions."""
+
+    def __post_init__(self) -> None:
+        """Build the indexes of allocations."""
+        self._of_trial: dict[str, list[str]] = {}
+        self._of_experiment: dict[str, dict[str, None]] = {}
+        for allocation_id, allocation in self.allocations.items():
+            self._note(allocation_id, allocation)
+
+    def open(self, allocation_id: str, allocation: Allocation) -> None:
+        """Add an allocation."""
+        self.allocations[allocation_id] = allocation
+        self._note(allocation_id, allocation)
+
+    def close(self, allocation_id: str) -> None:
+        """Drop an allocation."""
+        allocation = self.allocations.pop(allocation_id)
+        names = self._of_trial[allocation.trial_id]
+        names.remove(allocation_id)
+        if not names:
+            del self._of_trial[allocation.trial_id]
+        others = self._of_experiment[allocation.experiment_id]
+        del others[allocation_id]
+        if not others:
+            del self._of_experiment[allocation.experiment_id]
+
+    def of_trial(self, trial_id: str) -> list[str]:
+        """Return the allocations of a trial, in the order of their grants."""
+        return self._of_trial.get(trial_id, [])
+
+    def of_experiment(self, experiment_id: str) -> Collection[str]:
+        """Return the allocations of an experiment, in the order of their grants."""
+        return self._of_experiment.get(experiment_id, {})
+
+    def _note(self, allocation_id: str, allocation: Allocation) -> None:
+        self._of_trial.setdefault(allocation.trial_id, []).append(allocation_id)
+        self._of_experiment.setdefault(allocation.experiment_id, {})[allocation_id] = None

@@ -4,7 +4,8 @@ Theory of operation
 ===================
 
 An experiment is *new* until it is submitted, then *active* or *paused*, and *ended* at last, by
-way of *canceling* or *killing* where a user asked for that. A trial is in one of these states:
+way of *canceling* or *killing* where a user asked for that, and of *spent* where it has reached
+its limit. A trial is in one of these states:
 
     due        needs a run, which is not requested while the experiment is paused
     running    its current run was requested and has not ended; maybe it was withdrawn
@@ -32,20 +33,83 @@ How the end of a run is read
 Only the current run of a trial counts; what another one reports is ignored, and so is what a
 trial reports after it was stopped. The questions, in the order in which they are asked:
 
-1. The trial was stopped: it is closed as stopped, however the run ended.
-2. The experiment is being canceled or killed: it is closed as canceled.
+1. The trial was stopped: it is closed as stopped, however the run ended. It was killed by its
+   user: it is closed as canceled.
+2. The experiment is being canceled or killed: it is closed as canceled. It is spent: it is closed
+   as completed if it reached the last rung, else as stopped.
 3. The script refused its hyperparameters: closed as errored; the method may replace it.
 4. The run had gone past its length and was withdrawn: it counts as trained.
 5. It was lost, or dropped while waiting, or killed, or failed for a fault of the machine (a full
    disk): a new run, which counts as no restart.
 6. It failed: a new run from the newest checkpoint; after more than `max_restarts`, or with one
    fault at one step three times in a row, errored: a fault that repeats itself is no accident. At
-   once errored where its code was refused, which is the same bytes for every run.
+   once errored where its code was refused, which is the same bytes for every run, and from level 2
+   on where the fault lies in these bytes (`FAULTS_OF_CODE`). From level 3 on also where a line of
+   the trial's log matched a policy with `cancel_retries`, also if the fault is the machine's.
 7. It acknowledged a preemption: a new run once there may be one. (Had it reached its length, that
    run has nothing left to do and is over at once.)
 8. It reached its length: trained. The method has the trial rest; at the last rung it is completed.
 9. It was withdrawn: a new run once there may be one.
 10. It ended by itself before its length, or has none: completed.
+
+What a usable result is (from level 2 on)
+-----------------------------------------
+
+A trial has a result if it reported at least one finite value of the searcher's metric. Where there
+is nothing to compare (`single`, not `NEEDS_VALUE`), a trial that never validated has one too if it
+stored a checkpoint. A trial that would be closed as completed, or as stopped after values of which
+none was finite, and has no result, is closed as errored, with what it lacks as the cause. A trial
+that failed for good is errored whatever it had reported: its last word was a fault.
+
+A search is completed if a trial is completed: trained as far as the search wanted, or as far as
+its script did. Stopped trials are what the better ones were compared with. Where none of the
+better ones was completed they make a search completed only if none errored (a user may have ended
+those that were left). Otherwise it is errored: so a script that fails at its second epoch makes
+every search errored, whichever of its trials were stopped before they came to that.
+
+The end of an experiment quotes the commonest cause of its errored trials with the first of them;
+causes are alike if they differ in numbers, addresses and folders alone (`rung.events.failure`).
+
+Extensions (from level 2 on)
+----------------------------
+
+A user may ask for more trials, or for a longer length, until the search has ended; each method
+answers whether that is possible (`SearchOptions.extension`). The fact changes the method, the
+decision `search.extended` the plan. Where lengths change, runs are withdrawn and requested again
+with the new one, from the checkpoints that they leave. What is less than planned is ignored, so
+that a repeated request changes nothing.
+
+Resources (from level 3 on)
+---------------------------
+
+A user may change priority, weight, `max_slots` and pool until the search has ended. Runs that are
+requested from then on have the new values; `experiment.resources_changed` gives them to the
+scheduler, for those that wait or train. For another pool, the runs of the one before are
+withdrawn; they checkpoint, and the next ones of their trials go on there.
+
+The limit (from level 3 on)
+---------------------------
+
+`resources.max_slot_hours` limits what all runs of an experiment use together. There is no clock
+here: the gateway, which counts slot time, writes `experiment.slot_time_counted` once the count is
+at the limit. The count is kept, so that a user who lowers the limit below it ends the experiment,
+and compared with the limit of this moment, so that one who raised it just before does not.
+
+A spent experiment runs nothing more. Its runs are withdrawn as by a cancellation, and trials are
+closed as stopped; but whether it is completed or errored depends on its results, as if the search
+had stopped these trials. A kill overrides that, a cancellation asks for nothing more.
+
+Steps (from level 4 on)
+-----------------------
+
+As many decisions may follow from one fact as a search has trials: the first of a search without
+`max_concurrent_trials`, and its pause. A step decides at most `DECISIONS_MAX`, about what takes
+a few milliseconds. If more follows, its last decision is `search.deferred`; a relay answers with
+the fact `search.continued`, from which the next step follows. One such fact is on its way at a
+time (`Experiment.deferred`). Since whatever follows is derived from the state, a step takes up
+where the one before ended, also where another fact came first: trials have the indices, seeds and
+hyperparameters that they would have had at once. Not divided are the withdrawals that follow
+from a longer length or another pool, which are as many as runs are under way, and releases.
 
 Checkpoints of others
 ---------------------
@@ -69,6 +133,7 @@ Invariants
 * a trial is closed once, after its last run has ended, and every trial is;
 * no more trials train than `max_concurrent_trials`, and no trial is created while paused;
 * a rung counts a trial once, whatever was restarted, repeated or lost;
+* from level 2 on, a completed trial has a result, and a completed search a trial with one;
 * where checkpoints are held, no run starts from one that was released.
 
 Not handled: time-outs (the agent and the scheduler report a run that never ends as lost); slots (a
@@ -77,6 +142,8 @@ run is requested whether or not there is room).
 
 import math
 from typing import Any, Final, Literal, NamedTuple, TypeGuard, assert_never, get_args
+
+from msgspec.structs import replace
 
 from rung.events import Payload
 from rung.events import topic as topics
@@ -89,21 +156,36 @@ from rung.events.experiment import (
     ExperimentResumed,
     ExperimentState,
     ExperimentSubmitted,
+    ExtensionRequested,
     KillRequested,
+    LimitReached,
     PauseRequested,
+    ResourcesChanged,
+    ResourcesRequested,
     ResumeRequested,
+    SearchContinued,
+    SearchDeferred,
+    SearchExtended,
     SearchPlanned,
+    SlotTimeCounted,
+    Submission,
+    limit_words,
 )
+from rung.events.failure import add_failure, failed_sentence
 from rung.events.installation import LEVEL
 from rung.events.trial import (
     CODE_REFUSED,
+    FAULTS_OF_CODE,
     ExitOutcome,
+    LogMatched,
     MetricValue,
     RunRequested,
     RunSpec,
     RunWithdrawn,
     TrialClosed,
     TrialExited,
+    TrialKillRequested,
+    TrialMetadataSet,
     TrialPromoted,
     TrialRequested,
     TrialStopped,
@@ -130,16 +212,27 @@ Fact = (
     | ResumeRequested
     | CancelRequested
     | KillRequested
+    | TrialKillRequested
+    | ExtensionRequested
+    | ResourcesRequested
+    | SlotTimeCounted
     | TrialValidated
     | TrialExited
     | AllocationLost
     | AllocationDropped
     | CheckpointStored
     | CheckpointDamaged
+    | TrialMetadataSet
+    | LogMatched
+    | SearchContinued
 )
 """The facts that the searcher folds, beside the submission."""
 Decision = (
     SearchPlanned
+    | SearchDeferred
+    | SearchExtended
+    | ResourcesChanged
+    | LimitReached
     | ExperimentPaused
     | ExperimentResumed
     | ExperimentEnded
@@ -156,6 +249,22 @@ _DECISIONS: Final = frozenset(get_args(Decision))
 
 REPEATS_MAX: Final = 3
 """How often the same fault may come at one step before the trial is given up."""
+DECISIONS_MAX: Final = 200
+"""How many decisions follow from one fact; further ones follow in further steps."""
+_UNIT: Final = 2
+"""How many decisions are made together, as those that a trial exists and runs."""
+
+_HOUR_MS: Final = 3_600_000
+
+_WITHDRAWALS: Final[dict[Phase, tuple[Withdrawal, str]]] = {
+    "paused": ("preempt", "paused"),
+    "canceling": ("preempt", "the experiment was canceled"),
+    "killing": ("kill", "the experiment was killed"),
+}
+"""How the runs of an experiment in a phase are withdrawn, and why."""
+_KILLED: Final = Fate("canceled", "its user killed it")
+_CANCELED: Final = Fate("canceled", "the experiment was canceled")
+_SPENT: Final = Fate("stopped", "the experiment has reached its limit of slot-hours")
 
 Outcome = ExitOutcome | Literal["lost", "dropped"]
 
@@ -170,7 +279,7 @@ class Searcher:
     decisions = topics.SEARCHES
     handles = Handles
     level = LEVEL
-    version = 3
+    version = 6
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -233,10 +342,13 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
         method,
         submission=event.submission,
         config_digest=event.config_digest,
+        areas=event.areas,
     )
 
 
-def _learn(state: State, experiment: Experiment, event: Fact) -> None:
+def _learn(  # noqa: C901, PLR0912 - one case per fact
+    state: State, experiment: Experiment, event: Fact
+) -> None:
     """Fold a fact."""
     match event:
         case TrialValidated():
@@ -244,39 +356,155 @@ def _learn(state: State, experiment: Experiment, event: Fact) -> None:
         case TrialExited():
             message = event.message or event.outcome
             end = End(
-                event.outcome, message, event.fault, event.steps_completed, machine=event.machine
+                event.outcome,
+                message,
+                event.fault,
+                event.steps_completed,
+                machine=event.machine,
+                uploading=bool(event.under_way),
             )
-            _end_run(experiment, state.phase, event.trial_id, event.run, end)
+            _end_run(state, experiment, event.trial_id, event.run, end)
         case AllocationLost() | AllocationDropped():
             end = End("lost" if isinstance(event, AllocationLost) else "dropped", event.reason)
-            _end_run(experiment, state.phase, event.trial_id, event.run, end)
+            _end_run(state, experiment, event.trial_id, event.run, end)
         case CheckpointStored():
             _store(experiment, event)
         case CheckpointDamaged():
             _damage(experiment, event)
         case CancelRequested():
-            if state.phase != "killing":
+            if state.phase not in {"killing", "spent"}:
                 state.phase = "canceling"
-            _interrupt(experiment)
+            _interrupt(experiment, _CANCELED)
         case KillRequested():
             state.phase = "killing"
-            _interrupt(experiment)
+            _interrupt(experiment, _CANCELED)
+        case TrialMetadataSet():
+            trial = experiment.trial(event.trial_id)
+            if state.level >= 2 and trial is not None:
+                trial.metadata = event.metadata
+        case LogMatched():
+            if state.level >= 3:
+                _match(experiment, event)
+        case TrialKillRequested():
+            if state.level >= 2 and state.phase in {"active", "paused"}:
+                _kill(experiment, event.trial_id)
+        case ExtensionRequested():
+            if state.level >= 2 and state.phase in {"active", "paused"}:
+                _extend(experiment, event)
+        case ResourcesRequested():
+            if state.level >= 3:
+                _change_resources(experiment, event)
+                _hold_to_limit(state, experiment)
+        case SlotTimeCounted():
+            if state.level >= 3:
+                experiment.slot_ms = max(experiment.slot_ms, event.slot_ms)
+                _hold_to_limit(state, experiment)
+        case SearchContinued():
+            experiment.deferred = False
         case PauseRequested() | ResumeRequested():
             pass  # the decisions that answer them count
         case _:
             assert_never(event)
 
 
+def _match(experiment: Experiment, event: LogMatched) -> None:
+    """Fold that a line of a trial's log matched a log policy, whichever of its runs printed it.
+
+    Of a trial on several agents, the match on one may come after the end of the run on another.
+    """
+    trial = experiment.trial(event.trial_id)
+    if trial is None:
+        return
+    if event.action == "cancel_retries" and not trial.unretried:
+        trial.unretried = (
+            f"its log matched the policy {event.policy!r} in run {event.run} on {event.agent_id}"
+        )
+    elif event.action == "exclude_node" and event.agent_id not in trial.excluded:
+        trial.excluded.append(event.agent_id)
+
+
+def _kill(experiment: Experiment, trial_id: str) -> None:
+    """Fold that a user ends a trial: at once, unless a run of it has to end first."""
+    trial = experiment.trial(trial_id)
+    if trial is None or trial.stopped is not None:
+        return
+    if trial.running:
+        trial.killed = True
+        return
+    if trial.index in experiment.due:
+        del experiment.due[trial.index]
+        experiment.training -= 1
+        experiment.method.killed(trial, resting=False)
+    else:
+        trial.rung += 1
+        experiment.method.killed(trial, resting=True)
+    experiment.closing[trial.index] = _KILLED
+
+
+def _extend(experiment: Experiment, event: ExtensionRequested) -> None:
+    """Fold that a search is to have more; what would be less, or is not possible, is ignored."""
+    planned = sum(plan.trials for plan in experiment.plan)
+    trials = event.trials if event.trials and event.trials > planned else None
+    longest = max((plan.lengths[-1] for plan in experiment.plan if plan.lengths), default=None)
+    length = event.max_time if longest and event.max_time and event.max_time > longest else None
+    if (trials is None and length is None) or experiment.settings.search.extension(trials, length):
+        return
+    experiment.method.extend(trials, length)
+    if length is None:
+        return
+    for trial in experiment.trials:
+        if not trial.closed and trial.length is not None:
+            trial.length, trial.overrun, trial.due_steps = length, 0, None
+
+
+def _change_resources(experiment: Experiment, event: ResourcesRequested) -> None:
+    """Fold that an experiment is to have other resources, unless its author saw older ones."""
+    if event.version not in {None, experiment.changes}:
+        return
+    experiment.changes += 1
+    settings, submission = experiment.settings, experiment.submission or Submission()
+    before = settings.pool, settings.priority, settings.max_slots, submission.weight
+    if event.pool is not None:
+        settings.pool = event.pool
+    if event.priority is not None:
+        settings.priority = event.priority
+    if event.max_slots is not None:
+        settings.max_slots = event.max_slots or None
+    if event.max_slot_hours is not None:
+        settings.max_slot_hours = event.max_slot_hours or None
+    if event.weight not in {None, submission.weight}:
+        submission = replace(submission, weight=event.weight)
+        experiment.submission = submission
+    after = settings.pool, settings.priority, settings.max_slots, submission.weight
+    experiment.retell = experiment.retell or before != after
+
+
+def _hold_to_limit(state: State, experiment: Experiment) -> None:
+    """Fold that an experiment has used as much as it may, if it has."""
+    limit = experiment.settings.max_slot_hours
+    if state.phase not in {"active", "paused"} or limit is None:
+        return
+    if experiment.slot_ms >= limit * _HOUR_MS:
+        state.phase, experiment.spent = "spent", limit
+        _interrupt(experiment, _SPENT)
+
+
 def _validate(experiment: Experiment, event: TrialValidated) -> None:
     trial = experiment.current(event.trial_id, event.run)
-    if trial is None or trial.stopped is not None:
+    if trial is None or trial.stopped is not None or trial.killed:
         return
     search = experiment.settings.search
     time, timed = _time_of(event, search.time_metric)
-    cost = cost_of(event.metrics.get(search.metric), smaller_is_better=search.smaller_is_better)
+    value = event.metrics.get(search.metric)
+    cost = cost_of(value, smaller_is_better=search.smaller_is_better)
     first = len(trial.results)
     lengths = experiment.lengths(trial)
     if report(trial, event.steps_completed, time, cost, lengths, timed=timed):
+        if cost != WORST:
+            trial.finite, trial.broken = True, ""
+        elif not trial.broken:
+            shown = "absent" if value is None else value
+            trial.broken = f"{shown} at batch {event.steps_completed}"
         experiment.method.reported(trial, first)
 
 
@@ -319,6 +547,7 @@ def _store(experiment: Experiment, event: CheckpointStored) -> None:
     trial = experiment.current(event.trial_id, event.run)
     if trial is not None:
         store(trial, event.steps_completed, event.checkpoint_id)
+        trial.stored = True
         if experiment.shares:
             experiment.held[event.checkpoint_id] = Held(trial.index)
 
@@ -360,37 +589,50 @@ class End(NamedTuple):
     steps: int | None = None
     machine: bool = False
     """Whether a failure is the machine's."""
+    uploading: bool = False
+    """Whether uploads of its checkpoints go on."""
 
 
-def _end_run(experiment: Experiment, phase: Phase, trial_id: str, run: int, end: End) -> None:
+def _end_run(state: State, experiment: Experiment, trial_id: str, run: int, end: End) -> None:
     """Fold the end of a run."""
     trial = experiment.current(trial_id, run)
     if trial is None:
         return
+    trial.stored = trial.stored or end.uploading
     withdrawn, trial.running, trial.withdrawn = trial.withdrawn, False, None
     if trial.stopped is not None:
         _leave(experiment, trial, "stopped", Fate("stopped", trial.stopped))
-    elif phase in {"canceling", "killing"}:
+    elif trial.killed:
         experiment.training -= 1
-        experiment.closing[trial.index] = Fate("canceled", "the experiment was canceled")
+        experiment.method.killed(trial, resting=False)
+        experiment.closing[trial.index] = _KILLED
+    elif state.phase in {"canceling", "killing"}:
+        experiment.training -= 1
+        experiment.closing[trial.index] = _CANCELED
+    elif state.phase == "spent":
+        experiment.training -= 1
+        lengths = experiment.lengths(trial)
+        last = bool(lengths) and trial.length is not None and trial.length >= lengths[-1]
+        done = trial.reached and last
+        experiment.closing[trial.index] = _completed(trial) if done else _SPENT
     elif end.outcome == "invalid_hp":
-        fate = Fate("errored", f"the script refused its hyperparameters: {end.message}")
-        _leave(experiment, trial, "invalid_hp", fate)
+        text = f"the script refused its hyperparameters: {end.message}"
+        _leave(experiment, trial, "invalid_hp", Fate("errored", text, text))
     else:
-        _go_on(experiment, trial, end, withdrawn=withdrawn is not None)
+        _go_on(state.level, experiment, trial, end, withdrawn=withdrawn is not None)
 
 
-def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
+def _go_on(level: int, experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
     """Fold the end of a run of a trial that may go on (questions 4 to 10)."""
     outcome, message = end.outcome, end.message
     if trial.delivered or (withdrawn and trial.overrun and experiment.compares):
         _trained(experiment, trial)
     elif outcome in {"lost", "dropped", "killed"}:
         experiment.due[trial.index] = f"the run before was {outcome}: {message}"
-    elif outcome == "failed" and end.machine:
+    elif outcome == "failed" and end.machine and not trial.unretried:
         experiment.due[trial.index] = f"the machine failed the run before: {message}"
     elif outcome == "failed":
-        _fail(experiment, trial, end)
+        _fail(level, experiment, trial, end)
     elif outcome == "preempted":
         experiment.due[trial.index] = "the run before was preempted"
     elif trial.reached:
@@ -407,20 +649,24 @@ def _ended(trial: Trial) -> str:
     return f"the script ended by itself at {max(trial.time, 0):g} of {trial.length}"
 
 
-def _fail(experiment: Experiment, trial: Trial, end: End) -> None:
+def _fail(level: int, experiment: Experiment, trial: Trial, end: End) -> None:
     message = end.message
     _count_failure(trial, end.fault, end.steps)
     most = experiment.settings.max_restarts
-    if end.fault == CODE_REFUSED:
-        _leave(experiment, trial, "errored", Fate("errored", f"not tried again: {message}"))
+    if end.fault == CODE_REFUSED or (level >= 2 and end.fault in FAULTS_OF_CODE):
+        text = f"not tried again: {message}"
+        _leave(experiment, trial, "errored", Fate("errored", text, message))
+    elif trial.unretried:
+        text = f"not tried again, because {trial.unretried}: {message}"
+        _leave(experiment, trial, "errored", Fate("errored", text, message))
     elif trial.restarts > most:
         times = "once" if trial.restarts == 1 else f"{trial.restarts} times"
         text = f"failed {times}; max_restarts is {most}: {message}"
-        _leave(experiment, trial, "errored", Fate("errored", text))
+        _leave(experiment, trial, "errored", Fate("errored", text, message))
     elif trial.repeats >= REPEATS_MAX:
         where = "before its first step" if end.steps is None else f"at step {end.steps}"
         text = f"failed {trial.repeats} times in the same way {where}, so it is not tried again"
-        _leave(experiment, trial, "errored", Fate("errored", f"{text}: {message}"))
+        _leave(experiment, trial, "errored", Fate("errored", f"{text}: {message}", message))
     else:
         experiment.due[trial.index] = f"restart {trial.restarts} of {most} after: {message}"
 
@@ -437,7 +683,11 @@ def _trained(experiment: Experiment, trial: Trial) -> None:
     experiment.method.trained(trial)
     lengths = experiment.lengths(trial)
     if trial.length is None or not lengths or trial.length >= lengths[-1]:
-        experiment.closing[trial.index] = Fate("completed", f"trained to {trial.length}")
+        experiment.closing[trial.index] = _completed(trial)
+
+
+def _completed(trial: Trial) -> Fate:
+    return Fate("completed", f"trained to {trial.length}")
 
 
 def _leave(experiment: Experiment, trial: Trial, why: Leaving, fate: Fate) -> None:
@@ -446,24 +696,30 @@ def _leave(experiment: Experiment, trial: Trial, why: Leaving, fate: Fate) -> No
     experiment.closing[trial.index] = fate
 
 
-def _interrupt(experiment: Experiment) -> None:
+def _interrupt(experiment: Experiment, fate: Fate) -> None:
     """Fold that the experiment is to end early: trials without a run can be closed at once."""
     experiment.due.clear()
     for trial in experiment.trials:
         if not (trial.closed or trial.running or trial.index in experiment.closing):
-            experiment.closing[trial.index] = Fate("canceled", "the experiment was canceled")
+            experiment.closing[trial.index] = fate
 
 
 # Decisions, from the moment at which they are on record
 
 
-def _carry_out(  # noqa: C901 - one case per decision
+def _carry_out(  # noqa: C901, PLR0912 - one case per decision
     state: State, experiment: Experiment, event: Decision
 ) -> None:
     """Fold a decision."""
     match event:
-        case SearchPlanned():
+        case SearchPlanned() | SearchExtended():
             experiment.plan = event.brackets
+        case SearchDeferred():
+            experiment.deferred = True
+        case ResourcesChanged():
+            experiment.retell = False
+        case LimitReached():
+            experiment.announced = True
         case ExperimentPaused():
             state.phase = "paused"
         case ExperimentResumed():
@@ -531,6 +787,7 @@ def _request(experiment: Experiment, event: RunRequested) -> None:
     if spec.length != trial.length:
         trial.length, trial.overrun, trial.due_steps = spec.length, 0, None
     trial.run, trial.running, trial.withdrawn = spec.run, True, None
+    trial.pool = event.pool
     experiment.due.pop(trial.index, None)
 
 
@@ -541,6 +798,8 @@ def _close(experiment: Experiment, event: TrialClosed) -> None:
     experiment.living -= 1
     experiment.tally[event.state] = experiment.tally.get(event.state, 0) + 1
     experiment.closing.pop(trial.index, None)
+    if event.cause:
+        experiment.failures = add_failure(experiment.failures, event.cause, event.trial_id)
 
 
 def close(trial: Trial) -> None:
@@ -552,30 +811,42 @@ def close(trial: Trial) -> None:
 # What follows from a fact
 
 
-def _decide(
+def _decide(  # noqa: C901, PLR0912 - one case per fact
     state: State, experiment: Experiment, fact: Fact | ExperimentSubmitted
 ) -> list[Payload]:
     """Return what follows; from facts that are not named here, nothing does."""
     if isinstance(fact, TrialValidated):  # by far the most: asked first
-        follow_up = _FollowUp(state.experiment_id, experiment, state.phase)
+        follow_up = _FollowUp(state.experiment_id, state.level, experiment, state.phase)
         trial = experiment.current(fact.trial_id, fact.run)
         if trial is not None:
             follow_up.limit(trial)
         return follow_up.conclude()
     phase = _phase_after(state, fact)
-    follow_up = _FollowUp(state.experiment_id, experiment, phase)
+    follow_up = _FollowUp(state.experiment_id, state.level, experiment, phase)
     match fact:
         case ExperimentSubmitted() if not experiment.plan:
             follow_up.plan()
         case PauseRequested() if phase != state.phase:
             follow_up.decisions.append(ExperimentPaused(experiment_id=state.experiment_id))
-            follow_up.withdraw("preempt", "paused")
+            follow_up.withdraw_all()
         case ResumeRequested() if phase != state.phase:
             follow_up.decisions.append(ExperimentResumed(experiment_id=state.experiment_id))
         case CancelRequested() if phase == "canceling":
-            follow_up.withdraw("preempt", "the experiment was canceled")
+            follow_up.withdraw_all()
         case KillRequested():
-            follow_up.withdraw("kill", "the experiment was killed")
+            follow_up.withdraw_all()
+        case SearchContinued() if state.level >= 4:
+            follow_up.withdraw_all()
+        case ExtensionRequested() if state.level >= 2:
+            follow_up.extend()
+        case TrialKillRequested() if state.level >= 2:
+            follow_up.kill(fact.trial_id)
+        case SlotTimeCounted() | ResourcesRequested() if phase == "spent" and (
+            not experiment.announced
+        ):
+            follow_up.end_at_limit()
+        case ResourcesRequested() if experiment.retell and phase in {"active", "paused"}:
+            follow_up.change_resources()
         case TrialExited() | AllocationLost() | AllocationDropped():
             pass
         case CheckpointStored() | CheckpointDamaged():
@@ -598,14 +869,20 @@ def _phase_after(state: State, fact: Handles) -> Phase:
 class _FollowUp:
     """Collects the decisions on one fact, in one phase of an experiment."""
 
-    def __init__(self, experiment_id: str, experiment: Experiment, phase: Phase) -> None:
+    def __init__(
+        self, experiment_id: str, level: int, experiment: Experiment, phase: Phase
+    ) -> None:
         self._id = experiment_id
+        self._level = level
+        self._first = experiment.settings.first if level >= 2 else 0
         self._experiment = experiment
         self._phase = phase
         self._tally = experiment.tally
+        self._failures = experiment.failures
         self._living = experiment.living
         self._created = len(experiment.trials)
         self._starts: list[str] = []
+        self._deferred = False
         self.decisions: list[Payload] = []
 
     def plan(self) -> None:
@@ -620,26 +897,93 @@ class _FollowUp:
             )
         )
 
-    def withdraw(self, how: Withdrawal, reason: str) -> None:
-        """Withdraw every run, also to kill one that was asked to preempt."""
+    def extend(self) -> None:
+        """Announce the search's new brackets, and withdraw the runs whose length has changed."""
+        experiment = self._experiment
+        brackets = experiment.method.brackets()
+        if brackets == experiment.plan:
+            return
+        self.decisions.append(SearchExtended(experiment_id=self._id, brackets=brackets))
+        if [plan.lengths for plan in brackets] == [plan.lengths for plan in experiment.plan]:
+            return
+        for trial in experiment.trials:
+            if trial.running and trial.withdrawn is None and trial.stopped is None:
+                self._withdraw(trial, "preempt", f"goes on to {trial.length}")
+
+    def change_resources(self) -> None:
+        """Announce other resources, and withdraw the runs of another pool than the present."""
+        experiment = self._experiment
+        settings, submission = experiment.settings, experiment.submission or Submission()
+        self.decisions.append(
+            ResourcesChanged(
+                experiment_id=self._id,
+                pool=settings.pool,
+                priority=settings.priority,
+                weight=submission.weight,
+                max_slots=settings.max_slots,
+            )
+        )
+        for trial in experiment.trials:
+            elsewhere = trial.running and trial.pool != settings.pool
+            if elsewhere and trial.withdrawn is None and trial.stopped is None:
+                self._withdraw(trial, "preempt", f"goes on in pool {settings.pool}")
+
+    def end_at_limit(self) -> None:
+        """Announce that the experiment has used its slot-hours, and withdraw its runs."""
+        experiment = self._experiment
+        self.decisions.append(
+            LimitReached(
+                experiment_id=self._id,
+                max_slot_hours=experiment.spent,
+                slot_ms=experiment.slot_ms,
+            )
+        )
+        self.withdraw_all()
+
+    def withdraw_all(self) -> None:
+        """Withdraw every run unless the experiment is active, also to kill a preempted one."""
+        withdrawals = _WITHDRAWALS | {"spent": ("preempt", limit_words(self._experiment.spent))}
+        found = withdrawals.get(self._phase)
+        if found is None:
+            return
+        how, reason = found
         for trial in self._experiment.trials:
             if trial.running and trial.withdrawn not in {how, "kill"}:
+                if self._defers():
+                    break
                 self._withdraw(trial, how, reason)
+
+    def kill(self, trial_id: str) -> None:
+        """Withdraw the run of a trial that its user ends."""
+        trial = self._experiment.trial(trial_id)
+        if trial is not None and trial.running and trial.withdrawn != "kill":
+            self._withdraw(trial, "kill", _KILLED.reason)
 
     def conclude(self) -> list[Payload]:
         """Add all that follows; return all decisions."""
         for index, fate in self._experiment.closing.items():
+            if self._defers():
+                break
             self._close(self._experiment.trials[index], fate)
         if self._phase in {"active", "paused"}:
             self._stop()
         if self._phase == "active":
             self._run()
             self._move()
-        ends = not self._living and not self._wanted()
+        ends = not self._deferred and not self._living and not self._wanted()
         self.release(everything=ends)
         if ends:
             self._end()
+        if self._deferred and not self._experiment.deferred:
+            self.decisions.append(SearchDeferred(experiment_id=self._id))
         return self.decisions
+
+    def _defers(self) -> bool:
+        """Return whether there is no room in this step for what would be decided next."""
+        # The last place is that of `search.deferred`.
+        full = self._level >= 4 and len(self.decisions) + _UNIT >= DECISIONS_MAX
+        self._deferred = self._deferred or full
+        return full
 
     def release(self, *, everything: bool = False) -> None:
         """Release the checkpoints that no run starts from any more.
@@ -673,30 +1017,57 @@ class _FollowUp:
 
     def _wanted(self) -> bool:
         """Return whether a paused experiment has trials to come."""
-        return self._phase == "paused" and bool(self._experiment.method.moves(self._chance(), 1))
+        return self._phase == "paused" and any(self._experiment.method.moves(self._chance(), 1))
 
     def _chance(self) -> Chance:
         settings = self._experiment.settings
-        return Chance(settings.space, settings.seed, self._created)
+        return Chance(settings.space, settings.seed, self._created, self._first)
 
     def _close(self, trial: Trial, fate: Fate) -> None:
+        trial_id = trial_id_of(self._id, trial.index)
+        fate = self._judge(trial, fate)
         self._living -= 1
         self._tally = {**self._tally, fate.state: self._tally.get(fate.state, 0) + 1}
+        if fate.cause:
+            self._failures = add_failure(self._failures, fate.cause, trial_id)
         self.decisions.append(
             TrialClosed(
                 experiment_id=self._id,
-                trial_id=trial_id_of(self._id, trial.index),
+                trial_id=trial_id,
                 state=fate.state,
                 reason=fate.reason,
                 restarts=trial.restarts,
+                cause=fate.cause,
             )
         )
+
+    def _judge(self, trial: Trial, fate: Fate) -> Fate:
+        """Return how a trial is closed: without a result, it is errored however it ended."""
+        if self._level < 2:
+            return Fate(fate.state, fate.reason)
+        search = self._experiment.settings.search
+        if fate.state in {"errored", "canceled"}:
+            return fate
+        if trial.finite and trial.broken:
+            text = f"{fate.reason}; {search.metric} was {trial.broken} and from there on"
+            return Fate(fate.state, text)
+        if trial.finite or (fate.state == "stopped" and not trial.broken):
+            return fate
+        if trial.broken:
+            cause = f"no value of {search.metric} was a finite number: it was {trial.broken}"
+        elif trial.stored and not search.NEEDS_VALUE:
+            return fate
+        else:
+            cause = f"the script reported no validation, so there is no {search.metric}"
+        return Fate("errored", f"{cause}; {fate.reason}", cause)
 
     def _stop(self) -> None:
         for stop in self._experiment.method.stops():
             trial = self._experiment.trials[stop.index]
             if trial.closed:
                 continue  # closed on record, by a version that decided otherwise
+            if self._defers():
+                break
             self.decisions.append(
                 TrialStopped(
                     experiment_id=self._id,
@@ -708,27 +1079,38 @@ class _FollowUp:
             if not trial.running:
                 self._close(trial, Fate("stopped", stop.reason))
             elif trial.withdrawn is None:
-                self._withdraw(trial, "preempt", f"stopped: {stop.reason}")
+                final = self._level >= 2
+                self._withdraw(trial, "preempt", f"stopped: {stop.reason}", final=final)
 
-    def _withdraw(self, trial: Trial, how: Withdrawal, reason: str) -> None:
+    def _withdraw(
+        self, trial: Trial, how: Withdrawal, reason: str, *, final: bool = False
+    ) -> None:
         self.decisions.append(
             RunWithdrawn(
                 experiment_id=self._id,
                 trial_id=trial_id_of(self._id, trial.index),
                 run=trial.run,
-                pool=self._experiment.settings.pool,
+                pool=trial.pool,
                 how=how,
                 reason=reason,
+                final=final,
             )
         )
 
     def _run(self) -> None:
         for index, reason in self._experiment.due.items():
+            if self._defers():
+                return
             trial = self._experiment.trials[index]
             self._request(trial, trial.length, reason)
 
     def _move(self) -> None:
-        for move in self._experiment.method.moves(self._chance(), self._experiment.free):
+        free = self._experiment.free
+        if not free:  # as after nearly all reports
+            return
+        for move in self._experiment.method.moves(self._chance(), free):
+            if self._defers():
+                return
             match move:
                 case Create():
                     self._create(move)
@@ -739,7 +1121,8 @@ class _FollowUp:
 
     def _create(self, move: Create) -> None:
         index = self._created
-        seed = trial_seed(self._experiment.settings.seed, index)
+        seed = trial_seed(self._experiment.settings.seed, self._first + index)
+        hparams = self._chance().sample(0) if move.hparams is None else move.hparams
         parent, restore = self._start(move.start)
         self._created += 1
         self._living += 1
@@ -749,13 +1132,13 @@ class _FollowUp:
                 trial_id=trial_id_of(self._id, index),
                 index=index,
                 bracket=move.bracket,
-                hparams=move.hparams,
+                hparams=hparams,
                 seed=seed,
                 parent=parent,
                 restore=restore,
             )
         )
-        trial = Trial(index, move.bracket, move.hparams, seed, source=restore)
+        trial = Trial(index, move.bracket, hparams, seed, source=restore)
         self._request(trial, move.length, "first run")
 
     def _continue(self, move: Continue) -> None:
@@ -783,6 +1166,8 @@ class _FollowUp:
             trial.seed,
             run=trial.run,
             source=restore or trial.restore,
+            metadata=trial.metadata,
+            excluded=trial.excluded,
         )
         self._request(trial, move.length, reason)
 
@@ -825,20 +1210,53 @@ class _FollowUp:
                     code_digest=self._experiment.code_digest,
                     config=self._experiment.config,
                     config_digest=self._experiment.config_digest,
+                    metadata=trial.metadata,
+                    areas=self._experiment.areas,
                 ),
                 submission=self._experiment.submission,
+                excluded=list(trial.excluded),
             )
         )
 
     def _end(self) -> None:
-        good = self._tally.get("completed", 0) + self._tally.get("stopped", 0)
-        state: ExperimentState = "completed" if good else "errored"
-        if self._phase in {"canceling", "killing"}:
+        state: ExperimentState = "completed" if self._has_result() else "errored"
+        killed = self._level >= 2 and self._tally.keys() == {"canceled"}
+        if killed or self._phase in {"canceling", "killing"}:
             state = "canceled"
-        counts = ", ".join(f"{self._tally[name]} {name}" for name in sorted(self._tally))
-        trials = "1 trial" if self._created == 1 else f"{self._created} trials"
         self.decisions.append(
-            ExperimentEnded(
-                experiment_id=self._id, state=state, reason=f"{trials}: {counts or 'none'}"
+            ExperimentEnded(experiment_id=self._id, state=state, reason=self._summary())
+        )
+
+    def _has_result(self) -> bool:
+        completed, stopped = self._tally.get("completed", 0), self._tally.get("stopped", 0)
+        if completed or self._level < 2:
+            return completed + stopped > 0
+        compares = self._experiment.settings.search.NEEDS_VALUE
+        return (
+            stopped > 0
+            and not self._tally.get("errored", 0)
+            and any(
+                trial.finite or (trial.stored and not compares)
+                for trial in self._experiment.trials
             )
         )
+
+    def _summary(self) -> str:
+        found = self._counts()
+        if self._phase != "spent":
+            return found
+        limit = limit_words(self._experiment.spent)
+        if not (self._tally.get("errored", 0) or self._has_result()):
+            limit += " before any trial had a result"
+        return f"{limit}; {found}"
+
+    def _counts(self) -> str:
+        tally = dict(self._tally)
+        trials = "1 trial" if self._created == 1 else f"{self._created} trials"
+        failed = failed_sentence(self._created, tally.get("errored", 0), self._failures)
+        if failed:
+            del tally["errored"]
+        counts = ", ".join(f"{tally[name]} {name}" for name in sorted(tally))
+        if failed:
+            return f"{failed}; {counts}" if counts else failed
+        return f"{trials}: {counts or 'none'}"

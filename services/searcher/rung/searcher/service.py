@@ -1,9 +1,10 @@
-"""The searcher's components: its processor, and a relay of what the scheduler decided."""
+"""The searcher's components: its processor, and relays of what it and the scheduler decided."""
 
 from typing import Final
 
 from rung.events import topic as topics
 from rung.events.allocation import AllocationDropped, AllocationLost
+from rung.events.experiment import SearchContinued, SearchDeferred
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider, Service
 from rung.searcher.metrics import Restarts
@@ -21,7 +22,7 @@ def components(settings: Settings | None = None) -> tuple[Component, ...]:
         settings: their defaults if not given.
     """
     settings = settings or Settings()
-    return (Decider(Searcher(), settings.snapshot_every, Restarts()), RELAY)
+    return (Decider(Searcher(), settings.snapshot_every, Restarts()), RELAY, CONTINUATION)
 
 
 RELAY: Final = Relay(
@@ -32,4 +33,19 @@ RELAY: Final = Relay(
     appends=(topics.EXPERIMENTS,),
 )
 """The ends of runs that no agent reports."""
+
+
+def _continued(event: SearchDeferred) -> list[SearchContinued]:
+    return [SearchContinued(experiment_id=event.experiment_id)]
+
+
+CONTINUATION: Final = Relay(
+    "searcher-continuation",
+    topics.SEARCHES,
+    SOURCE,
+    SearchDeferred,
+    appends=(topics.EXPERIMENTS,),
+    translate=_continued,
+)
+"""The next steps of searches that have more to decide."""
 SERVICE: Final = Service(NAME, lambda _: components())

@@ -15,7 +15,13 @@ from msgspec import Struct, field
 
 from rung.events import Payload
 from rung.events.checkpoint import CheckpointStored
-from rung.events.experiment import ExperimentEnded, ExperimentSubmitted, SearchPlanned
+from rung.events.experiment import (
+    ExperimentEnded,
+    ExperimentSubmitted,
+    SearchContinued,
+    SearchDeferred,
+    SearchPlanned,
+)
 from rung.events.installation import LEVEL
 from rung.events.trial import (
     ExitOutcome,
@@ -102,13 +108,19 @@ class _Cluster:
         self.result = Simulated()
 
     def deliver(self, fact: Payload) -> None:
-        """Have the searcher fold a fact, and carry out what it decides."""
+        """Have the searcher fold a fact, and carry out what it decides, in all steps."""
+        while self._fold(fact):
+            fact = SearchContinued(experiment_id=self._state.experiment_id)
+
+    def _fold(self, fact: Payload) -> bool:
+        """Have the searcher fold a fact; return whether there is more to decide."""
         self._searcher.evolve(self._state, fact)
         decisions = self._searcher.decide(self._state, fact)
         self.result.history.append((fact, decisions))
         for decision in decisions:
             self._searcher.evolve(self._state, decision)
             self._carry_out(decision)
+        return any(isinstance(decision, SearchDeferred) for decision in decisions)
 
     def _carry_out(self, decision: Payload) -> None:
         match decision:

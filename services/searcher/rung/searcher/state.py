@@ -7,12 +7,13 @@ from msgspec import Struct, field
 
 from rung.events.errors import InvalidConfig, invalid_field
 from rung.events.experiment import BracketPlan, Submission
+from rung.events.failure import Failure
 from rung.events.trial import TrialState, Withdrawal
 from rung.methods.method import WORST
 from rung.methods.space import Leaf, flatten
 from rung.methods.table import AnyMethod, AnyOptions, read_options
 
-Phase = Literal["new", "active", "paused", "canceling", "killing", "ended"]
+Phase = Literal["new", "active", "paused", "canceling", "killing", "spent", "ended"]
 
 UNLIMITED: Final = 2**31
 
@@ -38,6 +39,9 @@ class SearchSettings(Struct):
     slots: int
     priority: int
     max_slots: int | None
+    max_slot_hours: float | None = None
+    first: int = 0
+    """How many draws of its seed another search has used."""
 
 
 class Saved(Struct):
@@ -68,7 +72,16 @@ class Trial(Struct):
         checkpoints: its own, newest first.
         source: checkpoints of another trial, whose weights it has until it stores its own.
         stopped: why the search stopped it, if it did.
+        killed: its user asked to end it, and its run has not ended.
         closed: it will never train again; its details are forgotten.
+        finite: it reported a finite value of the searcher's metric.
+        broken: the first of its newest values that were not finite, and where; empty: the newest
+            value is finite, or there is none.
+        stored: it stored a checkpoint, or was uploading one as its run ended.
+        metadata: what its script set last.
+        unretried: why it is not tried again should it fail; empty: it is.
+        excluded: the agents that its runs no longer go to.
+        pool: of its current run.
     """
 
     index: int
@@ -92,7 +105,15 @@ class Trial(Struct):
     checkpoints: list[Saved] = field(default_factory=list[Saved])
     source: list[str] = field(default_factory=list[str])
     stopped: str | None = None
+    killed: bool = False
     closed: bool = False
+    finite: bool = False
+    broken: str = ""
+    stored: bool = False
+    metadata: dict[str, Any] | None = None
+    unretried: str = ""
+    excluded: list[str] = field(default_factory=list[str])
+    pool: str = POOL_DEFAULT
 
     @property
     def reached(self) -> bool:
@@ -120,6 +141,8 @@ class Fate(Struct):
 
     state: TrialState
     reason: str
+    cause: str = ""
+    """Why it failed, without how often it was tried; empty: it did not."""
 
 
 class Held(Struct):
@@ -144,12 +167,20 @@ class Experiment(Struct):
         training: how many of them train or are about to: those that count as concurrent.
         living: how many of them are not closed.
         tally: how many were closed, by state.
+        failures: why those that were closed as errored failed, by what causes have in common.
         due: trials that want a run, and why.
         closing: trials whose runs are over, to be closed.
         submission: for whom it was submitted, and when; handed on with each run.
         held: checkpoints that are not released, by id, oldest first; empty unless the method's
             trials start from the checkpoints of others.
         config_digest: of the configuration as it lies in the object store.
+        areas: the storage areas of checkpoints, by experiment; handed on with each run.
+        changes: how many changes of its resources users made.
+        retell: the pool does not know yet what the last of them changed.
+        slot_ms: the most slot time that it has used by what is on record of it; 0: not known.
+        spent: the limit, in slot-hours, that it has reached; 0: none.
+        announced: that is decided on record.
+        deferred: there is more to decide, for which `search.continued` is on its way.
     """
 
     settings: SearchSettings
@@ -166,6 +197,14 @@ class Experiment(Struct):
     submission: Submission | None = None
     held: dict[str, Held] = field(default_factory=dict[str, Held])
     config_digest: str | None = None
+    failures: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    changes: int = 0
+    retell: bool = False
+    areas: dict[str, str] = field(default_factory=dict[str, str])
+    slot_ms: int = 0
+    spent: float = 0.0
+    announced: bool = False
+    deferred: bool = False
 
     @property
     def free(self) -> int:
@@ -213,12 +252,14 @@ class State(Struct):
 class _Resources(Struct):
     slots_per_trial: int | None = 1
     max_slots: int | None = None
+    max_slot_hours: float | None = None
     priority: int | None = None
     resource_pool: str | None = None
 
 
 class _Reproducibility(Struct):
     experiment_seed: int
+    first_trial: int = 0
 
 
 class _Config(Struct):
@@ -251,4 +292,6 @@ def read_settings(config: dict[str, Any]) -> SearchSettings:
         slots=1 if resources.slots_per_trial is None else resources.slots_per_trial,
         priority=PRIORITY_DEFAULT if resources.priority is None else resources.priority,
         max_slots=resources.max_slots,
+        max_slot_hours=resources.max_slot_hours,
+        first=read.reproducibility.first_trial,
     )

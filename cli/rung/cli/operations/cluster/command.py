@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rung.cli import exit_code
-from rung.cli.link import asynchronous
+from rung.cli.connection_options import asynchronous
 from rung.cli.output import print_json
 from rung.events import TOPICS, RungError
 
@@ -134,7 +134,7 @@ async def init(  # noqa: PLR0913 - a parameter for each option
     of_objects = [] if objects is None else await _prepare(objects, dry_run=dry_run)
     granted = None
     if principals is not None:
-        from rung.cli.operations.cluster.access import rules_of  # noqa: PLC0415 - imports all services
+        from rung.cli.operations.cluster.acls import rules_of  # noqa: PLC0415 - imports all services
 
         of_components = rules_of(kafka.parse_address(url), principals)
         wanted = [rule for rules in of_components.values() for rule in rules]
@@ -195,7 +195,7 @@ def acls(*, url: str, principals: str, as_json: bool) -> None:
     `rung cluster init --acls PRINCIPALS` adds what is missing.
     """
     kafka = _kafka()
-    from rung.cli.operations.cluster.access import rules_of  # noqa: PLC0415 - an extra, see `_kafka`
+    from rung.cli.operations.cluster.acls import rules_of  # noqa: PLC0415 - an extra, see `_kafka`
 
     found = rules_of(kafka.parse_address(url), principals)
     if as_json:
@@ -261,8 +261,9 @@ async def upgrade(*, url: str, dry_run: bool, replicas_upgraded: bool, as_json: 
     """Raise the logic level: new experiments and pools are decided as this release decides.
 
     An upgraded processor decides as the release before, so that both may run side by side. Once
-    all replicas of searcher, scheduler and checkpoint-gc run this release, this command puts its
-    logic level on record: new experiments have it, and each pool from its next submission on.
+    all replicas of searcher, scheduler, checkpoint-gc and gateway run this release, this command
+    puts its logic level on record: new experiments have it, and each pool from its next submission
+    on.
     Earlier decisions stay. It is refused while replicas run that do not know the level, and names
     them. Apache Kafka reports which do; with a broker that does not, such as Tansu,
     --replicas-upgraded confirms it. It cannot be undone; a second time it does nothing. Exit

@@ -53,7 +53,7 @@ async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
 async def running_on(url: str) -> dict[str, list[str]]:
     """Return the services that have replicas on a ledger, with the hosts of these.
 
-    Gateways and agents share no partitions, so they are not among them.
+    Agents share no partitions, so they are not among them.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.

@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from rung.api import Audit
+from rung.cli.connection_options import Link, linked, optional_experiment_argument
 from rung.cli.exit_code import FAILED, OK
-from rung.cli.link import Link, linked, optional_experiment_argument
 from rung.cli.operations.ledger.source import (
     has_ledger,
     ledger_option,
@@ -26,7 +26,7 @@ from rung.cli.operations.ledger.verify import (
     verify_archive,
     verify_source,
 )
-from rung.cli.output import counted, flat, print_json, printable, size
+from rung.cli.output import counted, flat, local_time, print_json, printable, size
 from rung.events import LedgerError, LedgerTrimmed, RungError
 
 if TYPE_CHECKING:
@@ -217,8 +217,16 @@ def _print(found: Audit) -> None:
             click.echo(f"  {line}")
     if len(found.differences) > _SHOWN:
         click.echo(f"{len(found.differences) - _SHOWN} more differ; --json lists them")
+    _print_deleted(found)
     if found.verdicts:
         click.echo(_conclusion(found))
+
+
+def _print_deleted(found: Audit) -> None:
+    for experiment_id, moment in list(found.deleted.items())[:_SHOWN]:
+        click.echo(f"Experiment {experiment_id} was deleted at {local_time(moment)}.")
+    if len(found.deleted) > _SHOWN:
+        click.echo(f"{len(found.deleted) - _SHOWN} more were deleted; --json lists them")
 
 
 def _conclusion(found: Audit) -> str:

@@ -9,8 +9,9 @@ from typing import IO, Final, cast
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
-from rung.cli.link import Link, linked, optional_experiment_argument
+from rung.cli.connection_options import Link, linked, optional_experiment_argument
 from rung.cli.operations.ledger.import_command import import_
 from rung.cli.operations.ledger.source import (
     experiments_of,
@@ -227,7 +228,7 @@ def _print_json(record: Record) -> None:
         msgspec.json.decode(record.value)
         click.echo(escape_json(record.value.replace(b"\n", b" ")).decode())
     except msgspec.DecodeError as error:
-        facts = record._asdict() | {"value": record.value.decode(errors="replace")}
+        facts = asdict(record) | {"value": record.value.decode(errors="replace")}
         print_json_line(facts | {"unreadable": str(error)})
 
 

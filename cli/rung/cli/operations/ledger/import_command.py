@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from rung.cli.link import Link, linked
+from rung.cli.connection_options import Link, linked
 from rung.cli.local.data_folder import is_running, locked
 from rung.cli.operations.ledger.source import KAFKA, SOURCE, open_archive
 from rung.cli.operations.ledger.verify import key_option, verify_source
@@ -25,18 +25,25 @@ from rung.cli.output import counted, print_json, printable
 from rung.config.run_config import CONFIGS, object_name, run_config
 from rung.events import RungError
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
-from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
+from rung.events.experiment import ExperimentEnded, ExperimentRetired, ExperimentSubmitted
 from rung.ledger import Ledger, open_ledger
 from rung.ledger.export.export import Imported, export
 from rung.ledger.export.export import import_ as read_export
 from rung.ledger.export.format import parse_header, parse_line
-from rung.storage import ObjectMissing, ObjectStore, checkpoint_prefix, open_store
+from rung.storage import ObjectMissing, ObjectStore, checkpoint_prefix, open_store, split_area
+from rung.storage.area import area_prefix
 
 _SHOWN: Final = 5
 """Experiments and objects that are named."""
 _ABOUT_OBJECTS: Final = tuple(
     data.TYPE.encode()
-    for data in (ExperimentSubmitted, CheckpointStored, CheckpointRetired, CheckpointDeleted)
+    for data in (
+        ExperimentSubmitted,
+        ExperimentRetired,
+        CheckpointStored,
+        CheckpointRetired,
+        CheckpointDeleted,
+    )
 )
 
 
@@ -71,7 +78,10 @@ async def import_(
     in the object store are counted and named at the end. Missing configurations are made.
     """
     from rung.cli.operations.components import CONSUMERS  # noqa: PLC0415 - imports all services
-    from rung.cli.operations.ledger.handover import hand_over  # noqa: PLC0415 - as above
+    from rung.cli.operations.ledger.import_recovery import (  # noqa: PLC0415 - as above
+        hand_over,
+        hand_over_alone,
+    )
     from rung.runtime import now  # noqa: PLC0415 - as above
 
     _check_target(target, link)
@@ -87,7 +97,7 @@ async def import_(
             consumers=CONSUMERS,
             at=now(),
             check_idle=None if target is None else partial(_check_idle, target),
-            finish=hand_over if alone is None else None,
+            finish=hand_over if alone is None else hand_over_alone,
         )
         lines.seek(0)
         where = objects if target is not None else (link.data / "objects").absolute().as_uri()
@@ -244,7 +254,7 @@ async def _missing_in(where: str | None, lines: IO[bytes]) -> list[str] | None:
             return names  # opening it would create it
         store = await asyncio.to_thread(open_store, where)
         try:
-            lacking = await asyncio.to_thread(_missing, store, names)
+            lacking = await asyncio.to_thread(missing_in, store, names)
             lines.seek(0)
             rest = itertools.islice(lines, 1, None)
             return await asyncio.to_thread(make_configs, rest, store, lacking)
@@ -264,7 +274,7 @@ def objects_of(lines: Iterable[bytes]) -> list[str]:
     """Return the objects that experiments need to go on and to be shown.
 
     These are their code and configuration, and the manifest, which is written last, of each
-    checkpoint that was not retired.
+    checkpoint that was retired neither by itself nor with its experiment.
 
     Args:
         lines: of an export that was verified.
@@ -273,37 +283,44 @@ def objects_of(lines: Iterable[bytes]) -> list[str]:
         RungError: an id or a digest is invalid.
     """
     wanted: dict[str, None] = {}
-    gone: set[str] = set()
+    there: dict[tuple[str, str], None] = {}
+    gone: set[tuple[str, str]] = set()
+    deletions: set[str] = set()
+    areas: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not any(kind in line for kind in _ABOUT_OBJECTS):
             continue
         event = parse_line(line, number).event
         match event and event.data:
             case ExperimentSubmitted() as submitted:
+                areas[submitted.experiment_id] = submitted.area
                 if submitted.code_digest is not None:
                     wanted[f"code/{submitted.code_digest}.tar.gz"] = None
                 if submitted.config_digest is not None:
                     wanted[object_name(submitted.config_digest)] = None
             case CheckpointStored() as stored:
-                wanted[_manifest(stored)] = None
+                there[stored.experiment_id, stored.checkpoint_id] = None
             case CheckpointRetired() | CheckpointDeleted() as ended:
-                gone.add(_manifest(ended))
+                gone.add((ended.experiment_id, ended.checkpoint_id))
+            case ExperimentRetired() as deleted:
+                deletions.add(deleted.experiment_id)
             case _:
                 pass
-    return sorted(wanted.keys() - gone)
+    manifests = (
+        f"{area_prefix(areas.get(ids[0], ''))}{checkpoint_prefix(*ids)}manifest.json"
+        for ids in there
+        if ids not in gone and ids[0] not in deletions
+    )
+    return sorted([*wanted, *manifests])
 
 
-def _manifest(checkpoint: CheckpointStored | CheckpointRetired | CheckpointDeleted) -> str:
-    prefix = checkpoint_prefix(checkpoint.experiment_id, checkpoint.checkpoint_id)
-    return f"{prefix}manifest.json"
-
-
-def _missing(store: ObjectStore, names: Collection[str]) -> list[str]:
+def missing_in(store: ObjectStore, names: Collection[str]) -> list[str]:
     """Return the objects that a store does not have, in order."""
 
     def lacks(name: str) -> bool:
+        area, within = split_area(name)
         try:
-            store.version(name)
+            store.area(area).version(within)
         except ObjectMissing:
             return True
         return False

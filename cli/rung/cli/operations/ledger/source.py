@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import difflib
 import os
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rung.cli.link import Link
+from rung.cli.connection_options import Link
 from rung.client import NotFound
 from rung.events import RungError, UndecodableEvent, decode, topic
 from rung.events.deadletter import (
@@ -19,6 +20,7 @@ from rung.events.deadletter import (
     MessageRetryRequested,
     MessageTaken,
 )
+from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger, open_ledger
 from rung.ledger.export.export import history, import_
 from rung.ledger.port import read_all
@@ -217,19 +219,37 @@ async def experiments_of(ledger: Ledger) -> list[str]:
 
 
 async def resolve(ledger: Ledger, name: str) -> str:
-    """Return the id of the experiment whose id begins so.
+    """Return the id of the experiment whose id begins so, or that has this name.
 
     Raises:
         NotFound: there is none.
         RungError: there are several.
     """
-    known = await experiments_of(ledger)
-    found = [name] if name in known else [item for item in known if item.startswith(name)]
+    names = await _names_of(ledger)
+    found = [item for item, called in names.items() if item.startswith(name) or called == name]
+    if name in names:
+        return name
     if not found:
-        raise NotFound(f"there is no experiment {name!r} in this ledger")
+        near = difflib.get_close_matches(name, dict.fromkeys([*names, *names.values()]))
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise NotFound(f"there is no experiment {name!r} in this ledger{hint}")
     if len(found) > 1:
-        raise RungError(f"{name!r} may be any of {', '.join(sorted(found)[:5])}; write more of it")
+        shown = ", ".join(sorted(found)[:5])
+        raise RungError(f"{name!r} may be any of {shown}; write more of the id")
     return found[0]
+
+
+async def _names_of(ledger: Ledger) -> dict[str, str]:
+    """Return the ids of all experiments on record, with their names."""
+    names: dict[str, str] = {}
+    async for record in records_of(ledger, topic.EXPERIMENTS):
+        names.setdefault(record.key, "")
+        if ExperimentSubmitted.TYPE.encode() in record.value:
+            with contextlib.suppress(UndecodableEvent):
+                data = decode(record.value).data
+                if isinstance(data, ExperimentSubmitted):
+                    names[record.key] = str(data.config.get("name") or "")
+    return names
 
 
 async def history_of(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from rung.api import SealProblem, SealReport
+from rung.cli.connection_options import Link, linked
 from rung.cli.exit_code import FAILED, OK, TROUBLE
-from rung.cli.link import Link, linked
 from rung.cli.operations.ledger.source import (
     FILE,
     KAFKA,

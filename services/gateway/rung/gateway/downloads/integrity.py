@@ -30,6 +30,8 @@ class CheckedFile(NamedTuple):
 
     checkpoint_id: str
     name: str
+    area: str
+    """The storage area that the object lies in; empty: none."""
     object_name: str
     entry: FileEntry
 
@@ -84,7 +86,8 @@ class Integrity:
         held = b""
         while begin < end:
             size = min(CHUNK, end - begin)
-            data = await asyncio.to_thread(self._store.read, file.object_name, begin, size)
+            store = self._store.area(file.area)
+            data = await asyncio.to_thread(store.read, file.object_name, begin, size)
             if len(data) != size:
                 raise file.damaged(f"has {begin + len(data)} bytes, not {file.entry.size_bytes}")
             if digest is not None:
@@ -120,8 +123,9 @@ class Integrity:
     async def _digest(self, file: CheckedFile, key: tuple[str, str, str]) -> None:
         digest = hasher(file.entry.algorithm)
         size = 0
+        store = self._store.area(file.area)
         async with self._room:
-            while data := await asyncio.to_thread(self._store.read, file.object_name, size, CHUNK):
+            while data := await asyncio.to_thread(store.read, file.object_name, size, CHUNK):
                 size += len(data)
                 await asyncio.to_thread(digest.update, memoryview(data))
                 if size > file.entry.size_bytes:
@@ -135,7 +139,8 @@ class Integrity:
 
     async def _key(self, file: CheckedFile) -> tuple[str, str, str]:
         """Return the key under which a successful check is remembered."""
-        version = await asyncio.to_thread(self._store.version, file.object_name)
+        store = self._store.area(file.area)
+        version = await asyncio.to_thread(store.version, file.object_name)
         return file.object_name, version, file.entry.digest
 
     def _compare(self, file: CheckedFile, found: str) -> None:

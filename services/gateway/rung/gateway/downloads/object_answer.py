@@ -26,7 +26,8 @@ _log = structlog.get_logger()
 
 async def redirect_to(store: ObjectStore, found: CheckedFile) -> web.Response | None:
     """Return a redirection to the object; None where the store has no URLs for others."""
-    url = await asyncio.to_thread(store.presign, found.object_name, URL_EXPIRES_S)
+    area = store.area(found.area)
+    url = await asyncio.to_thread(area.presign, found.object_name, URL_EXPIRES_S)
     if url is None:
         return None
     return web.Response(

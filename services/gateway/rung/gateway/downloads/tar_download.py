@@ -48,24 +48,27 @@ class Archive(NamedTuple):
         return sum(sizes) + len(_END)
 
 
-def open_archive(store: ObjectStore, stored: StoredCheckpoint) -> Archive:
-    """Return the tar of a checkpoint; blocks while the store is asked.
+def open_archive(store: ObjectStore, area: str, stored: StoredCheckpoint) -> Archive:
+    """Return the tar of a checkpoint in a storage area; blocks while the store is asked.
 
     Raises:
         ObjectDamaged: a file is missing or has another size than the manifest says.
     """
     manifest = stored.manifest
-    places = locate(store, stored)
-    files = [found_file(manifest, name, places) for name in manifest.files]
+    places = locate(store.area(area), stored)
+    files = [found_file(manifest, name, area, places) for name in manifest.files]
     if _MANIFEST not in places:
         raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: it was deleted meanwhile")
     entry = FileEntry(size_bytes=places[_MANIFEST].size_bytes, sha256=stored.digest)
-    files.append(CheckedFile(manifest.checkpoint_id, _MANIFEST, places[_MANIFEST].name, entry))
+    place = places[_MANIFEST].name
+    files.append(CheckedFile(manifest.checkpoint_id, _MANIFEST, area, place, entry))
     return Archive(manifest.checkpoint_id, [Member(_header(file), file) for file in files])
 
 
-def found_file(manifest: Manifest, name: str, places: Mapping[str, ObjectInfo]) -> CheckedFile:
-    """Return a file of a checkpoint where it was found.
+def found_file(
+    manifest: Manifest, name: str, area: str, places: Mapping[str, ObjectInfo]
+) -> CheckedFile:
+    """Return a file of a checkpoint where it was found in a storage area.
 
     Raises:
         ObjectDamaged: it is missing or has another size than the manifest says.
@@ -75,7 +78,7 @@ def found_file(manifest: Manifest, name: str, places: Mapping[str, ObjectInfo]) 
     if found != entry.size_bytes:
         what = "is missing" if found is None else f"has {found} bytes, not {entry.size_bytes}"
         raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: {name} {what}")
-    return CheckedFile(manifest.checkpoint_id, name, places[name].name, entry)
+    return CheckedFile(manifest.checkpoint_id, name, area, places[name].name, entry)
 
 
 async def send_archive(

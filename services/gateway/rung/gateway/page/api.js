@@ -1,13 +1,15 @@
-// Speaks to the gateway: JSON answers, pages of lists, and server-sent events with a token.
+// Speaks to the gateway: JSON answers, pages of lists, and server-sent events. Requests are sent
+// with a token, or with the cookie of a session, which no script can read.
 
 const KEY = "rung-token";
 const BASE = "/api/v1";
 
 export class ApiError extends Error {
-  constructor(status, title, detail) {
+  constructor(status, title, detail, errors = []) {
     super(detail || title);
     this.status = status;
     this.title = title;
+    this.errors = errors;
   }
 }
 
@@ -33,9 +35,46 @@ export const token = () => sessionStorage.getItem(KEY);
 export const setToken = (value) => sessionStorage.setItem(KEY, value.trim());
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
+let asker = null; // who is signed in, by token or by cookie: `{user, permissions}`
+let session = false; // whether by cookie
+export const user = () => asker?.user ?? null;
+export const inSession = () => session;
+export const signedIn = () => Boolean(token() || session);
+/** Returns whether the user has a permission in the cluster. */
+export const may = (permission) => Boolean(asker?.permissions.includes(permission));
+
+/** Returns how one signs in here, and notes who has and what they may in the cluster. */
+export async function methods() {
+  const sent = token();
+  const found = await get("/auth/methods");
+  if (sent !== token()) return methods(); // signed in or out meanwhile
+  asker = found.user ? found : null;
+  session = Boolean(found.user && !sent);
+  return found;
+}
+
+/** Signs in with a password; the session is in a cookie. */
+export async function signIn(name, password) {
+  forgetToken();
+  await send("/auth/password", { name, password, cookie: true });
+  await methods();
+}
+
+/** Ends the session, or forgets the token, which stays valid elsewhere. */
+export async function signOut() {
+  if (session) await post("/auth/sign-out");
+  forgetAsker();
+}
+
+export function forgetAsker() {
+  forgetToken();
+  asker = null;
+  session = false;
+}
+
 let after = null; // how far the ledger reached with what this page wrote
 const headers = (more, known = after) => ({
-  Authorization: `Bearer ${token() ?? ""}`,
+  ...(token() && { Authorization: `Bearer ${token()}` }),
   ...(known && { "Rung-After": known }),
   ...more,
 });
@@ -74,9 +113,9 @@ async function answered(response, sent) {
     // not a problem document; the status has to do
   }
   const current = sent === token(); // not one that was replaced meanwhile
-  if (response.status === 401 && current) dispatchEvent(new CustomEvent("rung-signed-out"));
+  if (response.status === 401 && current && signedIn()) dispatchEvent(new CustomEvent("rung-signed-out"));
   const title = problem.title || `The server answered ${response.status}`;
-  throw new ApiError(response.status, title, problem.detail);
+  throw new ApiError(response.status, title, problem.detail, problem.errors);
 }
 
 function address(path, query) {
@@ -85,11 +124,17 @@ function address(path, query) {
   return BASE + path + (text ? `?${text}` : "");
 }
 
-async function ask(path, { method = "GET", query, signal, seen } = {}) {
+async function ask(path, { method = "GET", query, signal, seen, body, version } = {}) {
   let response;
   const sent = token();
+  const more = {
+    ...(body !== undefined && { "Content-Type": "application/json" }),
+    ...(version === null && { "If-None-Match": "*" }),
+    ...(version != null && { "If-Match": `"${version}"` }),
+  };
   try {
-    response = await fetch(address(path, query), { method, signal, headers: headers({}, merged(after, seen)) });
+    const given = { method, signal, headers: headers(more, merged(after, seen)) };
+    response = await fetch(address(path, query), { ...given, body: body && JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer", "The server does not answer. Is Rung up?");
@@ -100,15 +145,20 @@ async function ask(path, { method = "GET", query, signal, seen } = {}) {
 
 /** Returns an answer; with `seen`, a token of `follow`, one that includes what was seen. */
 export const get = async (path, query, signal, seen) => (await ask(path, { query, signal, seen })).json();
-export const post = async (path) => (await ask(path, { method: "POST" })).json();
+/**
+ * Sends a change; with `version`, of that version alone: where another came first the answer is a 412.
+ * With null, of nothing that is there: it makes something, or is refused.
+ */
+export const send = async (path, body, version) => (await ask(path, { method: "POST", body, version })).json();
+export const post = (path, version) => send(path, undefined, version);
 export const fetchBlob = async (path) => (await ask(path)).blob();
 
 /** Returns the items of all pages of a list, at most `most` of them. */
-export async function getAll(path, query, signal, most = 5000) {
+export async function getAll(path, query, signal, most = 5000, { seen, limit = 500 } = {}) {
   const items = [];
   let cursor;
   do {
-    const page = await get(path, { ...query, cursor, limit: 500 }, signal);
+    const page = await get(path, { ...query, cursor, limit }, signal, seen);
     items.push(...page.items);
     cursor = page.next_cursor;
   } while (cursor && items.length < most);

@@ -1,15 +1,25 @@
 // Starts the page: sign-in, the bar on top, and which view the address asks for.
 
-import { decoded, forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
-import { h, say } from "./dom.js";
+import { AccountPage } from "./account.js";
+import { decoded, forgetAsker, get, may, methods, signedIn, signOut } from "./api.js";
+import { takeTokenFromAddress, token, user } from "./api.js";
+import { h, say, toast } from "./dom.js";
 import { ExperimentPage } from "./experiment.js";
 import { many } from "./format.js";
 import { ListPage } from "./list.js";
+import { ModelPage } from "./models.js";
+import { PeoplePage } from "./people.js";
+import { SignInForm } from "./sign_in.js";
+import { WebhookPage } from "./webhooks.js";
+import { WorkspacePage } from "./workspace.js";
+import { WorkspacesPage } from "./workspaces.js";
 
 const main = document.getElementById("main");
+const views = document.getElementById("views");
 const crumbs = document.getElementById("crumbs");
 const live = document.getElementById("live");
 const installation = document.getElementById("installation");
+const account = document.getElementById("account");
 
 let view = null;
 
@@ -20,12 +30,29 @@ export function tellLive(state, text) {
 }
 
 function route() {
-  const [path, query] = location.hash.slice(1).split("?");
+  const [path, text] = location.hash.slice(1).split("?");
   const [, kind, id, tab] = path.split("/").map(decoded);
-  if (!token()) return signIn();
-  if (kind === "x" && id) return open("experiment", id, tab || "search", new URLSearchParams(query));
-  return open("list");
+  if (kind === "sign-in" && !signedIn()) return signIn(id);
+  if (!signedIn()) return signIn();
+  showAccount();
+  const query = new URLSearchParams(text);
+  if (kind === "x" && id) return open("experiment", id, tab || "search", query);
+  if (kind === "workspaces") return open(id ? "workspace" : "workspaces", id || undefined, undefined, query);
+  if (kind === "models" && id) return open("model", id, undefined, query);
+  if (kind === "webhooks" && id) return open("webhook", id, undefined, query);
+  return open(["people", "account"].includes(kind) ? kind : "experiments", undefined, undefined, query);
 }
+
+const VIEWS = {
+  experiments: () => new ListPage(tellLive),
+  experiment: (id) => new ExperimentPage(id, tellLive),
+  workspaces: () => new WorkspacesPage(tellLive),
+  workspace: (id) => new WorkspacePage(id, tellLive),
+  model: (id) => new ModelPage(id, tellLive),
+  webhook: (id) => new WebhookPage(id, tellLive),
+  people: () => new PeoplePage(tellLive),
+  account: () => new AccountPage(tellLive, showAccount),
+};
 
 function open(kind, id, tab, query) {
   if (view?.kind === kind && view.id === id) {
@@ -33,9 +60,15 @@ function open(kind, id, tab, query) {
     return;
   }
   close();
-  view = kind === "list" ? new ListPage(tellLive) : new ExperimentPage(id, tellLive);
+  view = VIEWS[kind](id);
   Object.assign(view, { kind, id });
-  crumbs.replaceChildren(...(id ? [h("a", { href: "#/" }, "Experiments"), h("span", {}, id)] : []));
+  for (const link of views.children) {
+    const { view: name } = link.dataset;
+    if (name === kind) link.setAttribute("aria-current", "page");
+    else if (name === `${kind}s`) link.setAttribute("aria-current", "true"); // of which this is one
+    else link.removeAttribute("aria-current");
+  }
+  say(crumbs, kind === "experiment" ? id : "");
   main.replaceChildren(view.element);
   view.turnTo?.(tab, query);
   if (!document.hidden) view.start();
@@ -46,61 +79,50 @@ function close() {
   view = null;
 }
 
-function signIn(refused = false) {
+/** Asks who somebody is; `why` says what went wrong before. */
+async function signIn(why) {
   close();
-  crumbs.replaceChildren();
+  say(crumbs, "");
   installation.replaceChildren();
+  account.replaceChildren();
+  views.hidden = true;
   tellLive("", "");
   document.title = "Sign in · Rung";
-  const input = h("input", {
-    type: "password",
-    id: "token",
-    autocomplete: "current-password",
-    required: true,
-    "aria-describedby": "token-help",
-  });
-  const enter = (event) => {
-    event.preventDefault();
-    if (!input.value.trim()) return;
-    setToken(input.value);
+  const next = location.hash.startsWith("#/sign-in/") ? "/" : location.hash.slice(1) || "/";
+  const form = new SignInForm(await methods().catch(() => ({})), next, why, () => {
+    if (location.hash.startsWith("#/sign-in/")) history.replaceState(null, "", "#/");
     route();
     pulse();
+  });
+  main.replaceChildren(form.element);
+  form.focus();
+}
+
+/** Shows who is signed in, and how to end that. */
+function showAccount() {
+  views.hidden = false;
+  const name = user();
+  if (account.dataset.user === name && account.children.length) return;
+  account.dataset.user = name;
+  const leave = async () => {
+    try {
+      await signOut();
+    } catch (error) {
+      return toast(error.message, "error"); // still signed in
+    }
+    signIn();
   };
-  main.replaceChildren(
-    h(
-      "form",
-      { class: "signin panel", onsubmit: enter },
-      h("h1", {}, "Rung"),
-      refused
-        ? h(
-            "p",
-            { class: "problem", role: "alert" },
-            "The server does not accept this token. `rung up` makes a new one at each start:" +
-              " open the address that it printed, or enter the new token here.",
-          )
-        : null,
-      h("label", { for: "token" }, "Token"),
-      input,
-      h(
-        "p",
-        { id: "token-help", class: "hint" },
-        "It lies in the file ",
-        h("code", {}, "token"),
-        " of the data folder (",
-        h("code", {}, "~/.rung"),
-        " unless said otherwise), and in the address that ",
-        h("code", {}, "rung up"),
-        " prints.",
-      ),
-      h("button", { type: "submit", class: "primary" }, "Open"),
-    ),
-  );
-  input.focus();
+  const link = h("a", { href: "#/account", title: "You, your tokens and sessions" }, name ?? "Account");
+  account.replaceChildren(link, h("button", { type: "button", onclick: leave }, "Sign out"));
 }
 
 async function pulse() {
-  if (!token() || document.hidden) return;
+  if (!signedIn() || document.hidden) return;
   try {
+    if (!user()) {
+      await methods();
+      if (signedIn()) showAccount();
+    }
     const status = await get("/status");
     const slots = status.pools.reduce((sum, pool) => sum + pool.slots, 0);
     const used = status.pools.reduce((sum, pool) => sum + pool.slots_used, 0);
@@ -109,7 +131,8 @@ async function pulse() {
     if (waiting) parts.push(h("span", {}, `${many(waiting, "run")} waiting`));
     const draining = status.pools.reduce((sum, pool) => sum + pool.draining, 0);
     if (draining) {
-      const going = (await get("/agents")).items.filter((agent) => agent.state === "draining");
+      const agents = may("cluster.view") ? (await get("/agents")).items : [];
+      const going = agents.filter((agent) => agent.state === "draining");
       const title = going.map((agent) => `${agent.id}: ${agent.reason}`).join("\n");
       parts.push(h("span", { class: "problem", title }, `${many(draining, "agent")} draining`));
     }
@@ -133,9 +156,10 @@ addEventListener("hashchange", () => {
   route();
 });
 addEventListener("rung-signed-out", () => {
-  if (!token()) return;
-  forgetToken();
-  signIn(true);
+  if (!signedIn()) return;
+  const why = token() ? "token" : "ended";
+  forgetAsker();
+  signIn(why);
 });
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) view?.stop(); // a browser has six connections for all its tabs
@@ -147,6 +171,7 @@ document.addEventListener("visibilitychange", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.repaint?.());
 
 takeTokenFromAddress();
+if (!token()) await methods().catch(() => null); // with a token the first view shows whether it is valid
 route();
 pulse();
 setInterval(pulse, 4000);

@@ -14,6 +14,7 @@ export class CheckpointsTab {
     this.page = page;
     this.gone = h("input", { type: "checkbox", onchange: () => this.draw() });
     this.count = h("span", { class: "hint" });
+    this.area = h("span", { class: "hint" });
     this.rows = h("tbody", {});
     this.note = h("p", { class: "empty" }, "Loading…");
     const heads = HEADS.map((text) => h("th", { scope: "col", class: looks(text) }, text));
@@ -25,6 +26,7 @@ export class CheckpointsTab {
         { class: "controls" },
         h("h2", {}, "Checkpoints"),
         this.count,
+        this.area,
         h("span", { class: "spring" }),
         h("label", {}, this.gone, "show deleted ones"),
       ),
@@ -46,6 +48,7 @@ export class CheckpointsTab {
 
   update(experiment) {
     this.metric = experiment.config.searcher.metric;
+    say(this.area, experiment.storage ? `in storage ${experiment.storage}` : "");
     this.reload();
   }
 

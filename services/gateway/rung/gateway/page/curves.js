@@ -2,7 +2,8 @@
 // all curves, and the one that is looked at, so that the pointer's moving draws one curve only.
 
 import { framed, h, say } from "./dom.js";
-import { short } from "./format.js";
+import { duration, short } from "./format.js";
+import { Lines } from "./lines.js";
 import { linear, logarithmic, surface, tone } from "./scale.js";
 
 const EDGE = { left: 58, right: 14, top: 12, bottom: 30 };
@@ -22,8 +23,8 @@ export class Curves {
     this.draw = framed(this.canvas, () => this.#draw());
     this.tip = h("div", { class: "tip", hidden: true });
     this.grid = h("canvas", { class: "layer" });
-    this.all = h("canvas", { class: "layer" });
-    this.element = h("div", { class: "chart" }, this.grid, this.all, this.canvas, this.tip);
+    this.all = new Lines(board);
+    this.element = h("div", { class: "chart" }, this.grid, this.all.canvas, this.canvas, this.tip);
     this.canvas.addEventListener("pointermove", (event) => this.#point(event));
     this.canvas.addEventListener("pointerleave", () => this.#leave());
     this.canvas.addEventListener("click", () => this.board.pick(this.board.hover));
@@ -31,9 +32,10 @@ export class Curves {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  /** Takes trial id → points of step and value; draws. */
-  set(curves) {
+  /** Takes trial id → points of step (or seconds, if `timed`) and value; draws. */
+  set(curves, { timed = false } = {}) {
     this.curves = curves;
+    this.timed = timed;
     this.draw();
   }
 
@@ -43,7 +45,7 @@ export class Curves {
     const { context } = surface(this.canvas);
     const looked = this.board.hover ?? this.board.picked;
     const line = this.lines.find(({ trial }) => trial.id === looked);
-    this.all.classList.toggle("pale", Boolean(line));
+    this.all.canvas.classList.toggle("pale", Boolean(line));
     if (line) this.#inside(context, () => this.#line(context, line, true));
   }
 
@@ -58,11 +60,12 @@ export class Curves {
     ];
     this.frame = frame;
     axes(under, frame, x, y);
-    const { context } = surface(this.all);
-    if (!this.lines.length) empty(context, width, height);
-    this.#inside(context, () => {
-      for (const line of this.lines) this.#line(context, line, false);
-    });
+    if (!this.lines.length) empty(under, width, height);
+    this.all.draw(
+      this.lines,
+      (context, line) => this.#line(context, line, false),
+      (context, draw) => this.#inside(context, draw),
+    );
     this.drawTop();
   }
 
@@ -80,7 +83,7 @@ export class Curves {
   #lines() {
     return [...this.curves]
       .filter(([id, points]) => points.length && this.board.trials.has(id))
-      .map(([id, points]) => ({ trial: this.board.trials.get(id), points: this.#smoothed(points) }))
+      .map(([id, points]) => ({ id, trial: this.board.trials.get(id), points: this.#smoothed(points) }))
       .sort((a, b) => b.trial.rank - a.trial.rank);
   }
 
@@ -106,13 +109,14 @@ export class Curves {
         if (Number.isFinite(value) && !(this.options.log && value <= 0)) values.push(value);
       }
     }
-    if (!values.length) return [linear(0, 1), linear(0, 1)];
+    if (!values.length) return [{ ...linear(0, 1), label: "step", text: short }, linear(0, 1)];
     values = Float64Array.from(values).sort();
     const cut = this.options.clip ? Math.floor(values.length * 0.03) : 0;
     const [low, high] = [values[cut], values[values.length - 1 - cut]];
-    if (this.options.log) return [linear(x0, x1, 8), logarithmic(low, high)];
+    const across = this.timed ? times(x0, x1) : { ...linear(x0, x1, 8), label: "step", text: short };
+    if (this.options.log) return [across, logarithmic(low, high)];
     const room = (high - low) * 0.03;
-    return [linear(x0, x1, 8), linear(low - room, high + room)];
+    return [across, linear(low - room, high + room)];
   }
 
   #line(context, { trial, points }, chosen) {
@@ -149,8 +153,7 @@ export class Curves {
     const box = this.canvas.getBoundingClientRect();
     const [mx, my] = [event.clientX - box.left, event.clientY - box.top];
     let [best, found] = [NEAR ** 2, null];
-    for (const { trial, points } of this.lines ?? []) {
-      if (this.board.isOut(trial.id)) continue;
+    for (const { trial, points } of this.all.drawn) {
       for (const point of points) {
         if (!Number.isFinite(point[1])) continue;
         const [px, py] = this.place(...point);
@@ -164,7 +167,8 @@ export class Curves {
   }
 
   #tell({ trial, point, px, py }) {
-    say(this.tip, `trial ${trial.index} · ${short(point[1])} at step ${short(point[0])}`);
+    const place = this.timed ? `after ${duration(point[0])}` : `at step ${short(point[0])}`;
+    say(this.tip, `trial ${trial.index} · ${short(point[1])} ${place}`);
     this.tip.hidden = false;
     const room = this.element.clientWidth - this.tip.offsetWidth - 8;
     this.tip.style.left = `${Math.max(4, Math.min(px + 12, room))}px`;
@@ -194,6 +198,15 @@ export class Curves {
   }
 }
 
+/** Returns a scale of seconds, with ticks in a unit that fits. */
+function times(low, high) {
+  const fits = ([, seconds]) => high - low >= 2 * seconds;
+  const [label, size] = [["d", 86400], ["h", 3600], ["min", 60]].find(fits) ?? ["s", 1];
+  const scale = linear(low / size, high / size, 8);
+  const ticks = scale.ticks.map((tick) => tick * size);
+  return { at: (seconds) => scale.at(seconds / size), ticks, label, text: (seconds) => short(seconds / size) };
+}
+
 function axes(context, frame, x, y) {
   context.strokeStyle = tone("--line");
   context.fillStyle = tone("--muted");
@@ -213,10 +226,10 @@ function axes(context, frame, x, y) {
   context.textBaseline = "top";
   for (const tick of x.ticks) {
     const px = frame.x0 + x.at(tick) * (frame.x1 - frame.x0);
-    if (px <= frame.x1 - 24) context.fillText(short(tick), px, frame.y0 + 8);
+    if (px <= frame.x1 - 24) context.fillText(x.text(tick), px, frame.y0 + 8);
   }
   context.textAlign = "right";
-  context.fillText("step", frame.x1, frame.y0 + 8);
+  context.fillText(x.label, frame.x1, frame.y0 + 8);
 }
 
 function cross(context, px, py) {

@@ -66,28 +66,77 @@ export function toast(text, kind = "info") {
   setTimeout(() => element.remove(), kind === "error" ? 9000 : 4500);
 }
 
-/** Asks before something that cannot be undone; resolves to whether it was confirmed. */
-export function confirmed(title, text, action) {
+/** Does something; shows `done`, or the server's words where it refuses. Returns whether it did. */
+export async function attempted(work, done) {
+  try {
+    await work();
+  } catch (error) {
+    toast(error.message, "error");
+    return false;
+  }
+  toast(done);
+  return true;
+}
+
+/** Shows a dialog until it is closed or its page is left; resolves to what it was closed with. */
+export function modal(dialog) {
   return new Promise((resolve) => {
-    const dialog = h(
-      "dialog",
-      { class: "dialog", "aria-labelledby": "dialog-title" },
-      h("h2", { id: "dialog-title" }, title),
-      h("p", {}, text),
-      h(
-        "div",
-        { class: "buttons" },
-        h("button", { type: "button", onclick: () => dialog.close("") }, "Back"),
-        h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, action),
-      ),
-    );
+    const leave = () => dialog.close("");
+    const leaving = ["hashchange", "rung-signed-out"];
+    for (const name of leaving) addEventListener(name, leave);
     dialog.addEventListener("close", () => {
-      resolve(dialog.returnValue === "yes");
+      for (const name of leaving) removeEventListener(name, leave);
+      resolve(dialog.returnValue);
       dialog.remove();
     });
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+/** Asks before something that cannot be undone; resolves to whether it was confirmed. */
+export async function confirmed(title, text, action) {
+  const dialog = h(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "dialog-title" },
+    h("h2", { id: "dialog-title" }, title),
+    h("p", {}, text),
+    h(
+      "div",
+      { class: "buttons" },
+      h("button", { type: "button", onclick: () => dialog.close("") }, "Back"),
+      h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, action),
+    ),
+  );
+  return (await modal(dialog)) === "yes";
+}
+
+/** Returns a table with its body, which `fill` fills. */
+export function table(label, heads) {
+  const rows = h("tbody", {});
+  const cells = heads.map((text) => h("th", { scope: "col" }, text));
+  const whole = h("table", { class: "things", "aria-label": label }, h("thead", {}, h("tr", {}, cells)), rows);
+  return { rows, element: h("div", { class: "scroll" }, whole) };
+}
+
+/** Returns a part of a view with a title, and a button beside it. */
+export function panel(title, act, ...parts) {
+  return h(
+    "section",
+    { class: "panel", "aria-label": title },
+    h("div", { class: "controls" }, h("h2", {}, title), h("span", { class: "spring" }), act),
+    parts,
+  );
+}
+
+/** Shows a row for each item; rows of items that are as before stay, with their focus. */
+export function fill(rows, items, make) {
+  keyed(rows, items, JSON.stringify, (item) => Object.assign(make(item), { show: () => {} }));
+}
+
+/** Returns a button. */
+export function button(text, onclick, looks = "small", more = {}) {
+  return h("button", { type: "button", class: looks, onclick, ...more }, text);
 }
 
 /** Returns a function that calls `work` soon, at most once per `gapMs` and not while it runs. */
@@ -105,7 +154,7 @@ export function paced(work, gapMs) {
       running = false;
       if (again) {
         again = false;
-        timer = setTimeout(run, Math.max(gapMs, 2 * (performance.now() - began)));
+        timer = setTimeout(run, Math.max(gapMs, 4 * (performance.now() - began)));
       }
     }
   };

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, keyed, say } from "./dom.js";
-import { bytes, clock, many, moment, plain, short } from "./format.js";
+import { bytes, clock, lasting, many, moment, plain, short } from "./format.js";
 
 const SHOWN = 300;
 const GROUPS = {
@@ -26,8 +26,20 @@ const ENTRIES = {
   "experiment.pause_requested": ["requests", (_, e) => `Pause requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.resume_requested": ["requests", (_, e) => `Resume requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.cancel_requested": ["requests", (_, e) => `Cancel requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "trial.kill_requested": ["requests", (d, e) => `Trial ${trialOf(d)}: kill requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.kill_requested": ["requests", (_, e) => `Kill requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "experiment.deletion_requested": ["requests", (_, e) => `Deletion requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "experiment.retention_changed": [
+    "requests",
+    (d, e) =>
+      `Kept from now on: best ${d.save_experiment_best} of the experiment, best ${d.save_trial_best} and latest ` +
+      `${d.save_trial_latest} of each trial${e.actor ? ` (${e.actor})` : ""}`,
+  ],
   "trial.move_requested": ["requests", (d, e) => `Trial ${trialOf(d)}: move${d.to ? ` to ${d.to}` : ""} requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "experiment.extension_requested": ["requests", (d, e) => `${moreOf(d)} requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "search.extended": ["search", (d) => `Extended: ${many(d.brackets.reduce((sum, each) => sum + each.trials, 0), "trial")} in all, rungs at ${rungsOf(d)}`],
+  "search.deferred": ["search", () => "More to decide follows in the next step"],
+  "search.continued": ["search", () => "Next step"],
   "experiment.paused": ["search", () => "Paused"],
   "experiment.resumed": ["search", () => "Resumed"],
   "experiment.ended": ["search", (d) => `Experiment ${d.state}${because(d.reason)}`],
@@ -43,6 +55,9 @@ const ENTRIES = {
   "run.withdrawn": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} withdrawn${because(d.reason)}`],
   "trial.started": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} started on ${d.agent_id}`],
   "trial.restored": ["runs", (d) => `Trial ${trialOf(d)}: goes on from step ${short(d.steps_completed)}`],
+  "trial.status_set": ["runs", (d) => `Trial ${trialOf(d)}: ${d.status}`],
+  "trial.metadata_set": ["runs", (d) => `Trial ${trialOf(d)}: metadata set`],
+  "trial.progress_reported": ["runs", (d) => `Trial ${trialOf(d)}: ${Math.round(100 * d.progress)}% done`],
   "trial.exited": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} ${d.outcome}${because(d.message)}`],
   "allocation.lost": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} lost${because(d.reason)}`],
   "allocation.dropped": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} dropped${because(d.reason)}`],
@@ -51,13 +66,21 @@ const ENTRIES = {
   "checkpoint.stored": ["checkpoints", (d) => `Trial ${trialOf(d)}: checkpoint at step ${short(d.steps_completed)}, ${bytes(d.size_bytes)}`],
   "checkpoint.damaged": ["checkpoints", (d) => `Trial ${trialOf(d)}: a checkpoint is damaged${because(d.reason)}`],
   "checkpoint.pinned": ["checkpoints", (d) => `Checkpoint ${d.checkpoint_id} pinned by ${d.by}`],
+  "checkpoint.deletion_requested": [
+    "requests",
+    (d, e) => `Deletion of checkpoint ${d.checkpoint_id} requested${e.actor ? ` by ${e.actor}` : ""}`,
+  ],
   "checkpoint.retired": ["checkpoints", (d) => `Trial ${trialOf(d)}: checkpoint retired${because(d.reason)}`],
   "checkpoint.deleted": ["checkpoints", (d) => `Trial ${trialOf(d)}: checkpoint deleted`],
 };
 
+const moreOf = (asked) =>
+  [asked.trials && many(asked.trials, "trial"), asked.max_time && `length ${short(asked.max_time)}`]
+    .filter(Boolean)
+    .join(", ");
 const rungsOf = (plan) =>
   plan.brackets.map(({ lengths }) => lengths.map(short).join("–") || "no length").join("; ");
-const toLength = (spec) => (spec.length === null ? "" : `, to ${short(spec.length)} ${spec.time_metric}`);
+const toLength = (spec) => (spec.length === null ? "" : `, to ${lasting(spec.length, spec.time_metric)}`);
 
 /** Returns the group and the sentence of an event. */
 export function entryOf(event) {
@@ -107,6 +130,10 @@ export class EventsTab {
       this.note,
       this.more,
     );
+  }
+
+  enter() {
+    this.page.tell();
   }
 
   update() {

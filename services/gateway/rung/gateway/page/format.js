@@ -63,11 +63,12 @@ export function moment(time) {
 export function bytes(count) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let place = 0;
-  while (count >= 1024 && place < units.length - 1) {
+  while (Math.round(count) >= 1024 && place < units.length - 1) {
     count /= 1024;
     place += 1;
   }
-  return `${place ? count.toPrecision(3) : count} ${units[place]}`;
+  const whole = place === 0 || count >= 100;
+  return `${whole ? Math.round(count).toLocaleString("en") : count.toPrecision(3)} ${units[place]}`;
 }
 
 export const percent = (fraction) => `${Math.floor(100 * fraction)} %`;
@@ -75,11 +76,27 @@ export const percent = (fraction) => `${Math.floor(100 * fraction)} %`;
 /** Returns `1 trial`, `2 trials`. */
 export const many = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
-/** Returns nested hyperparameters as pairs of dotted name and value. */
-export function flat(hparams, prefix = "") {
-  return Object.entries(hparams ?? {}).flatMap(([name, value]) =>
+/** Returns `1 batch`, `2.5 epochs`: so many of a time metric. */
+export function lasting(count, unit) {
+  const one = unit === "batches" ? "batch" : unit.replace(/s$/, "");
+  return `${short(count)} ${count === 1 ? one : unit}`;
+}
+
+/** Returns whether two values of JSON are equal. */
+export const same = (a, b) => a === b || JSON.stringify(a) === JSON.stringify(b);
+
+const flattened = new WeakMap();
+
+/** Returns nested hyperparameters as a map of dotted names and values. */
+export function flat(hparams) {
+  if (!hparams) return new Map();
+  if (!flattened.has(hparams)) flattened.set(hparams, new Map(pairs(hparams, "")));
+  return flattened.get(hparams);
+}
+
+const pairs = (hparams, prefix) =>
+  Object.entries(hparams).flatMap(([name, value]) =>
     value !== null && typeof value === "object" && !Array.isArray(value)
-      ? flat(value, `${prefix}${name}.`)
+      ? pairs(value, `${prefix}${name}.`)
       : [[prefix + name, value]],
   );
-}

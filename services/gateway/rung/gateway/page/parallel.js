@@ -1,9 +1,10 @@
 // Hyperparameters against the metric: one axis each, one line per trial. Dragging along an axis
 // keeps the trials within that range, here and in the curves and the table. Two canvases lie on each
-// other: all lines, and the axes with the line that is looked at.
+// other: the lines, and the axes with the line that is looked at.
 
 import { framed, h, say } from "./dom.js";
-import { flat, plain, short } from "./format.js";
+import { flat, plain, same, short } from "./format.js";
+import { Lines } from "./lines.js";
 import { linear, logarithmic, surface, tone } from "./scale.js";
 
 const EDGE = { left: 46, right: 46, top: 30, bottom: 22 };
@@ -21,8 +22,8 @@ export class Parallel {
     });
     this.draw = framed(this.canvas, () => this.#draw());
     this.tip = h("div", { class: "tip", hidden: true });
-    this.all = h("canvas", { class: "layer" });
-    this.element = h("div", { class: "chart" }, this.all, this.canvas, this.tip);
+    this.all = new Lines(board);
+    this.element = h("div", { class: "chart" }, this.all.canvas, this.canvas, this.tip);
     this.canvas.addEventListener("pointerdown", (event) => this.#press(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     this.canvas.addEventListener("pointerup", () => this.#release());
@@ -35,7 +36,8 @@ export class Parallel {
     this.rows = experiment.trials.map((trial) => ({
       id: trial.id,
       rank: this.board.trials.get(trial.id)?.rank ?? 1,
-      values: new Map([...flat(trial.hparams), [METRIC, trial.best?.value]]),
+      hparams: flat(trial.hparams),
+      value: trial.best?.value,
     }));
     this.axes = axesOf(this.rows, experiment.config.hyperparameters, metric);
     this.element.parentElement.hidden = this.axes.length < 2;
@@ -55,32 +57,31 @@ export class Parallel {
     const { context } = surface(this.canvas);
     const looked = this.board.hover ?? this.board.picked;
     const path = this.paths.find(({ id }) => id === looked);
-    this.all.classList.toggle("pale", Boolean(path));
+    this.all.canvas.classList.toggle("pale", Boolean(path));
     if (path) this.#stroke(context, path, true);
     this.axes.forEach((axis, index) => this.#axis(context, axis, index));
   }
 
   #draw() {
-    const { context, width, height } = surface(this.all);
+    const { width, height } = this.canvas.getBoundingClientRect();
     this.frame = { x0: EDGE.left, x1: width - EDGE.right, y0: height - EDGE.bottom, y1: EDGE.top };
     const { x0, x1 } = this.frame;
     this.axes.forEach((axis, index) => {
       axis.x = this.axes.length > 1 ? x0 + (index / (this.axes.length - 1)) * (x1 - x0) : (x0 + x1) / 2;
     });
     this.paths = this.rows.map((row) => this.#path(row)).filter((path) => path.points.length > 1);
-    const rank = (id) => this.board.trials.get(id)?.rank ?? 1;
-    this.paths.sort((a, b) => rank(b.id) - rank(a.id));
-    for (const path of this.paths) this.#stroke(context, path, false);
+    this.paths.sort((a, b) => b.rank - a.rank);
+    this.all.draw(this.paths, (context, path) => this.#stroke(context, path, false));
     this.drawTop();
   }
 
   #path(row) {
     const points = [];
     for (const axis of this.axes) {
-      const place = axis.at(row.values.get(axis.name), row.rank);
+      const place = axis.at(valueOf(row, axis.name), row.rank);
       if (Number.isFinite(place)) points.push([axis.x, this.#y(place)]);
     }
-    return { id: row.id, points, whole: points.length === this.axes.length };
+    return { id: row.id, rank: row.rank, points, whole: points.length === this.axes.length };
   }
 
   #y(place) {
@@ -167,7 +168,7 @@ export class Parallel {
     if (!id) return;
     const row = this.rows.find((each) => each.id === id);
     const trial = this.board.trials.get(id);
-    say(this.tip, `trial ${trial.index} · ${short(row.values.get(METRIC))}`);
+    say(this.tip, `trial ${trial.index} · ${short(row.value)}`);
     this.tip.style.left = `${Math.min(spot.x + 12, this.element.clientWidth - this.tip.offsetWidth - 8)}px`;
     this.tip.style.top = `${Math.max(2, spot.y - 34)}px`;
   }
@@ -175,8 +176,7 @@ export class Parallel {
   /** The trial whose line passes closest above or below the pointer. */
   #nearest({ x, y }) {
     let [best, found] = [12, null];
-    for (const { id, points } of this.paths ?? []) {
-      if (this.board.isOut(id)) continue;
+    for (const { id, points } of this.all.drawn) {
       const after = points.findIndex(([px]) => px >= x);
       if (after < 1) continue;
       const [[ax, ay], [bx, by]] = [points[after - 1], points[after]];
@@ -200,7 +200,7 @@ export class Parallel {
     if (!this.ranges.size) return this.board.keep(null);
     const inside = (row) =>
       [...this.ranges].every(([name, [low, high]]) => {
-        const place = this.axes.find((axis) => axis.name === name)?.at(row.values.get(name));
+        const place = this.axes.find((axis) => axis.name === name)?.at(valueOf(row, name));
         return place >= low && place <= high;
       });
     this.board.keep(new Set(this.rows.filter(inside).map((row) => row.id)));
@@ -209,19 +209,19 @@ export class Parallel {
 
 const METRIC = "\0metric";
 
+const valueOf = (row, name) => (name === METRIC ? row.value : row.hparams.get(name));
+
 /** Axes of the hyperparameters that differ between trials, and of the metric. */
 function axesOf(rows, declared, metric) {
   const kinds = new Map(declarations(declared));
-  const names = new Set(rows.flatMap((row) => [...row.values.keys()]));
+  const names = new Set();
+  for (const { hparams } of rows) for (const name of hparams.keys()) names.add(name);
   const axes = [];
   for (const name of [...names].sort()) {
-    if (name === METRIC) continue;
-    const values = rows.map((row) => row.values.get(name)).filter((value) => value !== undefined);
-    if (new Set(values.map((value) => JSON.stringify(value))).size > 1) {
-      axes.push(axisOf(name, name, values, kinds.get(name)));
-    }
+    const values = rows.map(({ hparams }) => hparams.get(name)).filter((value) => value !== undefined);
+    if (values.some((value) => !same(value, values[0]))) axes.push(axisOf(name, name, values, kinds.get(name)));
   }
-  const best = rows.map((row) => row.values.get(METRIC)).filter((value) => Number.isFinite(value));
+  const best = rows.map(({ value }) => value).filter((value) => Number.isFinite(value));
   axes.push(axisOf(METRIC, metric, best, null));
   return axes;
 }

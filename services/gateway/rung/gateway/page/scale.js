@@ -59,10 +59,10 @@ export function ramp() {
   };
 }
 
-/** Fits a canvas to its box on this screen and returns its context, cleared, and its size. */
-export function surface(canvas) {
+/** Fits a canvas to its box, or another one's, and returns its context, cleared, and its size. */
+export function surface(canvas, box = canvas) {
   const ratio = devicePixelRatio || 1;
-  const { width, height } = canvas.getBoundingClientRect();
+  const { width, height } = box.getBoundingClientRect();
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   const context = canvas.getContext("2d");

@@ -2,14 +2,18 @@
 
 import { follow, get } from "./api.js";
 import { Curves } from "./curves.js";
-import { h, paced, say } from "./dom.js";
+import { h, paced, say, toast } from "./dom.js";
 import { many, number, short } from "./format.js";
+import { DRAWN } from "./lines.js";
 import { Parallel } from "./parallel.js";
 import { ramp } from "./scale.js";
 import { TrialPanel } from "./trial.js";
 import { TrialTable } from "./trials.js";
 
 const POINTS = 30_000;
+/** The curves of more trials are read again every so often alone: what is reported is added to them. */
+const MANY = 500;
+const RELOAD_MS = 30_000;
 
 export class SearchTab {
   constructor(page) {
@@ -21,6 +25,7 @@ export class SearchTab {
     this.ladder = new Ladder();
     this.panel = new TrialPanel(this.board, page);
     this.metric = null;
+    this.wanted = null;
     this.data = new Map();
     this.note = h("span", { class: "hint", role: "status" });
     this.all = h("button", { type: "button", class: "small", hidden: true }, "Keep all");
@@ -48,6 +53,7 @@ export class SearchTab {
       this.panel.element,
     );
     for (const name of ["look", "pick"]) this.board.addEventListener(name, () => this.#looked());
+    this.board.addEventListener("pick", () => this.wanted === null && this.#address());
     this.board.addEventListener("keep", () => this.#kept());
     this.reload = paced(() => this.#load(), 1000);
   }
@@ -68,12 +74,14 @@ export class SearchTab {
       oninput: () => ((options.smooth = Number(smooth.value)), redraw()),
     });
     this.problem = h("span", { class: "problem", role: "status" });
+    this.some = h("span", { class: "hint" });
     return h(
       "div",
       { class: "controls" },
       h("h2", {}, "Learning curves"),
       this.choice,
       this.problem,
+      this.some,
       h("span", { class: "spring" }),
       h("label", {}, "smooth", smooth),
       h("label", { title: "Leave out the outermost 3 % of the values" }, clip, "clip outliers"),
@@ -81,26 +89,45 @@ export class SearchTab {
     );
   }
 
-  /** Opens the trial that the address names. */
+  /** Opens the trial that the address names, or closes the one that is open. */
   take(query) {
     this.wanted = query.get("trial");
+    if (this.wanted === null) this.board.pick(null);
   }
 
   update(experiment) {
     this.experiment = experiment;
     this.metric ??= { kind: "validation", name: experiment.config.searcher.metric };
-    this.board.set(experiment);
-    const wanted = this.wanted && experiment.trials[Number(this.wanted)];
-    if (wanted) {
-      this.wanted = null;
-      this.board.pick(wanted.id);
-    }
-    this.parallel.set(experiment, experiment.config.searcher.metric);
     this.ladder.show(experiment);
-    this.table.set(experiment);
+    const changed = experiment.revision !== this.revision;
+    this.revision = experiment.revision;
+    if (changed) this.board.set(experiment);
+    const count = experiment.trials.length;
+    say(this.some, count > DRAWN ? `lines of ${short(DRAWN)} of ${many(count, "trial")}, the best among them` : "");
+    if (this.wanted !== null) this.#open(experiment.trials[Number(this.wanted)]);
+    if (changed) {
+      this.parallel.set(experiment, experiment.config.searcher.metric);
+      this.table.set(experiment);
+    }
     this.panel.set(experiment);
     this.curves.draw();
-    this.reload();
+    const age = performance.now() - (this.loaded ?? -Infinity);
+    if (experiment.trials.length <= MANY || age > RELOAD_MS) this.reload();
+  }
+
+  #open(trial) {
+    if (!trial) toast(`There is no trial ${this.wanted} so far`, "error");
+    this.wanted = null;
+    this.board.pick(trial?.id ?? null);
+    this.#address();
+  }
+
+  /** Has the address, and the way back from another tab, name the trial that is open. */
+  #address() {
+    const trial = this.board.trials.get(this.board.picked);
+    const hash = `${this.page.hash}/search${trial ? `?trial=${trial.index}` : ""}`;
+    this.page.links[0].href = hash;
+    if (this.element.isConnected && location.hash !== hash) history.replaceState(null, "", hash);
   }
 
   enter(signal) {
@@ -120,7 +147,8 @@ export class SearchTab {
   #choose(value) {
     this.metric = JSON.parse(value);
     this.data = new Map();
-    this.curves.set(this.data);
+    this.begun = undefined;
+    this.curves.set(this.data, { timed: this.#timed() });
     this.#load();
   }
 
@@ -136,11 +164,25 @@ export class SearchTab {
       return;
     }
     if (metric !== this.metric) return;
+    this.loaded = performance.now();
     say(this.problem, "");
     this.#offer(found.names);
     const curves = Object.entries(found.curves);
-    this.data = new Map(curves.map(([id, each]) => [id, each.map(([step, value]) => [step, number(value)])]));
-    this.curves.set(this.data);
+    this.begun = curves.flatMap(([, each]) => each).reduce((least, [, , time]) => Math.min(least, time), Infinity);
+    this.data = new Map(
+      curves.map(([id, each]) => [id, each.map(([step, value, time]) => [this.#place(step, time), number(value)])]),
+    );
+    this.curves.set(this.data, { timed: this.#timed() });
+  }
+
+  /** Whether the metric is one of the machine's, whose steps are times. */
+  #timed() {
+    return this.metric?.kind === "system";
+  }
+
+  /** Returns where on the horizontal axis a report lies: its step, or seconds since the first. */
+  #place(step, time) {
+    return this.#timed() ? (time - this.begun) / 1000 : step;
   }
 
   #offer(names) {
@@ -161,7 +203,8 @@ export class SearchTab {
     for (const row of rows) {
       if (row.kind !== kind || !Object.hasOwn(row.values, name)) continue;
       if (!this.data.has(id)) this.data.set(id, []);
-      insert(this.data.get(id), [row.step, number(row.values[name])]);
+      this.begun = Math.min(this.begun ?? Infinity, row.time_ms);
+      insert(this.data.get(id), [this.#place(row.step, row.time_ms), number(row.values[name])]);
     }
     this.curves.draw();
     if ([...this.data.values()].some((points) => points.length > 2000)) this.reload();
@@ -254,26 +297,25 @@ class Ladder {
     );
   }
 
-  show({ plan, trials }) {
+  show({ plan, rungs }) {
     const brackets = (plan?.brackets ?? []).filter(({ lengths }) => lengths.length > 1);
     this.element.hidden = !brackets.length;
     this.body.replaceChildren(
       ...brackets.map((bracket) => {
-        const own = trials.filter((trial) => trial.bracket === bracket.bracket);
+        const { trials, reached } = rungs.find((each) => each.bracket === bracket.bracket);
         return h(
           "div",
           { class: "bracket" },
-          h("h3", {}, brackets.length > 1 ? `Bracket ${bracket.bracket}` : "", h("small", {}, many(own.length, "trial"))),
-          bracket.lengths.map((length, rung) => rungOf(own, rung, length, plan.time_metric)).reverse(),
+          h("h3", {}, brackets.length > 1 ? `Bracket ${bracket.bracket}` : "", h("small", {}, many(trials, "trial"))),
+          bracket.lengths.map((length, rung) => rungOf(trials, reached[rung], length, plan.time_metric)).reverse(),
         );
       }),
     );
   }
 }
 
-function rungOf(trials, rung, length, unit) {
-  const reached = trials.filter((trial) => trial.rung !== null && trial.rung >= rung).length;
-  const bar = h("meter", { min: "0", max: String(Math.max(1, trials.length)), value: reached, "aria-hidden": "true" });
+function rungOf(trials, reached, length, unit) {
+  const bar = h("meter", { min: "0", max: String(Math.max(1, trials)), value: reached, "aria-hidden": "true" });
   return h(
     "div",
     { class: "rung", title: `${many(reached, "trial")} reached ${short(length)} ${unit}` },

@@ -1,7 +1,7 @@
 // The table of trials: sortable, and in step with the curves.
 
 import { badge, h, keyed, say } from "./dom.js";
-import { flat, many, plain, short } from "./format.js";
+import { flat, many, plain, same, short } from "./format.js";
 
 const SHOWN = 150;
 
@@ -148,7 +148,7 @@ function columnsOf(experiment, smaller) {
     });
   }
   for (const name of varying(experiment.trials)) {
-    const value = (t) => flat(t.hparams).find(([own]) => own === name)?.[1];
+    const value = (t) => flat(t.hparams).get(name);
     columns.push({
       name: `h:${name}`,
       title: name,
@@ -162,14 +162,14 @@ function columnsOf(experiment, smaller) {
 
 /** Names of the hyperparameters that differ between trials; of a single trial all. */
 function varying(trials) {
-  const seen = new Map();
-  for (const trial of trials) {
-    for (const [name, value] of flat(trial.hparams)) {
-      if (!seen.has(name)) seen.set(name, new Set());
-      seen.get(name).add(JSON.stringify(value));
+  const [first, several] = [new Map(), new Set()];
+  for (const { hparams } of trials) {
+    for (const [name, value] of flat(hparams)) {
+      if (!first.has(name)) first.set(name, value);
+      else if (!several.has(name) && !same(value, first.get(name))) several.add(name);
     }
   }
-  return [...seen].filter(([, values]) => values.size > 1 || trials.length === 1).map(([name]) => name).sort();
+  return [...(trials.length === 1 ? first.keys() : several)].sort();
 }
 
 /** Orders two values; what is missing comes last in either direction. */

@@ -9,12 +9,13 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from rung import api
-from rung.events.experiment import BracketPlan, ExperimentState
+from rung.config.sections.resources import POOL
+from rung.events.experiment import ADMIN, DEFAULT, BracketPlan, ExperimentState
+from rung.events.failure import Failure
 from rung.events.trial import MetricValue, TrialState
-from rung.gateway.projections.throughput import Throughput
-
-Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
-"""Kinds of requests."""
+from rung.gateway.projections.tally import Tally
+from rung.gateway.projections.throughput import Throughput, Timing
+from rung.gateway.timestamp import timestamp
 
 
 class Validation(Struct, array_like=True, gc=False):
@@ -43,6 +44,11 @@ class Trial(Struct, array_like=True, gc=False):
         message: how its last run ended, for people.
         validations: those that were loaded: all, or the last one alone.
         parent: id of the trial whose checkpoint it started from, the newest such start.
+        timing: when its runs started and reported.
+        stopped_rung: at which the search stopped it; it may have trained on until it left.
+        status: what its script said that it is doing.
+        metadata: what its script set.
+        progress: from 0 to 1, as its script reported it.
     """
 
     index: int
@@ -62,6 +68,11 @@ class Trial(Struct, array_like=True, gc=False):
     best: Best | None = None
     validations: list[Validation] = field(default_factory=list[Validation])
     parent: str | None = None
+    timing: Timing = field(default_factory=Timing)
+    stopped_rung: int | None = None
+    status: str | None = None
+    metadata: dict[str, Any] | None = None
+    progress: float | None = None
 
     @property
     def time(self) -> float:
@@ -84,6 +95,8 @@ class Checkpoint(Struct, array_like=True, gc=False):
     retired: str | None = None
     deleted_at: str | None = None
     pinned_by: list[str] = field(default_factory=list[str])
+    late: bool = False
+    """Its run was over when it was stored."""
 
 
 class Submission(Struct, array_like=True):
@@ -98,15 +111,88 @@ class Submission(Struct, array_like=True):
     metric: str
     smaller_is_better: bool
     time_metric: str
+    parent: str | None = None
+    level: int = 1
+    area: str = ""
+    """The storage area of its checkpoints; empty: none."""
+
+
+class Description(Struct, array_like=True, gc=False):
+    """What an experiment is called and filed under, as changed since; None: as it was submitted.
+
+    Attributes:
+        version: how many changes had an effect.
+        labels: as submitted, and as changed since.
+        changes: ids of the newest of them.
+    """
+
+    version: int = 0
+    name: str | None = None
+    description: str | None = None
+    labels: list[str] = field(default_factory=list[str])
+    notes: str = ""
+    archived: bool = False
+    changes: list[str] = field(default_factory=list[str])
+
+
+class Resources(Struct, array_like=True, gc=False):
+    """What an experiment may have of a pool, as changed since; None: as it was submitted.
+
+    Attributes:
+        version: how many changes had an effect.
+        max_slots: 0: no limit.
+        changes: ids of the newest of them.
+        max_slot_hours: 0: no limit.
+    """
+
+    version: int = 0
+    pool: str | None = None
+    priority: int | None = None
+    weight: float | None = None
+    max_slots: int | None = None
+    changes: list[str] = field(default_factory=list[str])
+    max_slot_hours: float | None = None
+
+
+class Deletion(Struct, array_like=True, gc=False):
+    """The deletion of an experiment: its time and actor, and whether its objects are gone."""
+
+    at: str
+    by: str | None
+    done: bool = False
+
+
+class Hidden(Struct, array_like=True, gc=False):
+    """A deletion that can be taken back: its time and actor, and until when that is so."""
+
+    at: str
+    by: str | None
+    until_ms: int
+
+    @property
+    def until(self) -> str:
+        """The time until which the deletion can be taken back, in UTC."""
+        return timestamp(self.until_ms)
 
 
 class Experiment(Struct, omit_defaults=True):
     """One experiment; `submission` is there from its first fact on.
 
     Attributes:
-        ending: how it was requested to end, if it was.
-        requests: origin of a client's request (`client/<key>`) → its kind.
+        ending: how it was requested to end, if it was, or that it has reached its limit.
+        requests: origin of a client's request (`client/<key>`) → its kind, in words.
         units: what its trials trained together, in units of the time metric.
+        failures: why trials of it errored, by what the causes have in common.
+        retention: what it keeps, if that was changed after its submission.
+        workspace_id: the workspace that it is in.
+        project_id: the project of that workspace.
+        owner: id of the user who submitted it.
+        described: what it is called and filed under, as changed after its submission.
+        resources: what it may have of a pool, as changed after its submission.
+        unwanted_by: who asked to delete it.
+        hidden: while its deletion can be taken back; it has all that it had.
+        deletion: once it is deleted; it has neither trials nor checkpoints then.
+        tally: its trials and checkpoints, counted; kept by the projection.
     """
 
     id: str
@@ -114,7 +200,7 @@ class Experiment(Struct, omit_defaults=True):
     method: str | None = None
     plan: list[BracketPlan] = field(default_factory=list[BracketPlan])
     paused: bool = False
-    ending: Literal["cancel", "kill"] | None = None
+    ending: Literal["cancel", "kill", "limit"] | None = None
     ended: ExperimentState | None = None
     ended_at: str | None = None
     reason: str | None = None
@@ -123,6 +209,17 @@ class Experiment(Struct, omit_defaults=True):
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     units: float = 0.0
     throughput: Throughput = field(default_factory=Throughput)
+    failures: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    retention: api.Retention | None = None
+    workspace_id: str = DEFAULT
+    project_id: str = DEFAULT
+    owner: str = ADMIN
+    described: Description = field(default_factory=Description)
+    resources: Resources = field(default_factory=Resources)
+    unwanted_by: str | None = None
+    hidden: Hidden | None = None
+    deletion: Deletion | None = None
+    tally: Tally = field(default_factory=Tally)
 
     def trial(self, trial_id: str) -> Trial | None:
         """Return one of its trials by id, None if it has none of that id."""
@@ -136,6 +233,25 @@ class Experiment(Struct, omit_defaults=True):
         """Return the trial, None if the run is over."""
         trial = self.trial(trial_id)
         return trial if trial is not None and run > trial.over else None
+
+
+def resources_of(experiment: Experiment, config: dict[str, Any]) -> dict[str, Any]:
+    """Return the section `resources` of a configuration, with what was changed since."""
+    it = experiment.resources
+    found: dict[str, Any] = dict(config.get("resources") or {})
+    changed = {"resource_pool": it.pool, "priority": it.priority, "weight": it.weight}
+    found |= {name: value for name, value in changed.items() if value is not None}
+    if it.max_slots is not None:
+        found["max_slots"] = it.max_slots or None
+    if it.max_slot_hours is not None:
+        found["max_slot_hours"] = it.max_slot_hours or None
+    return found
+
+
+def pool_of(experiment: Experiment) -> str:
+    """Return the resource pool of a submitted experiment."""
+    config = experiment.submission.config if experiment.submission is not None else {}
+    return str(resources_of(experiment, config).get("resource_pool") or POOL)
 
 
 def phase_of(experiment: Experiment) -> api.ExperimentPhase:
@@ -158,3 +274,12 @@ def trial_phase(experiment: Experiment, item: Trial) -> api.TrialPhase:
     if experiment.paused:
         return "paused"
     return "resting" if item.run else "waiting"
+
+
+def checkpoint_phase(item: Checkpoint) -> api.CheckpointPhase:
+    """Return the state of a checkpoint in one word."""
+    if item.deleted_at is not None:
+        return "deleted"
+    if item.retired is not None:
+        return "retired"
+    return "damaged" if item.damaged is not None else "stored"

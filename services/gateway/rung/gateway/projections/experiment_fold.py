@@ -12,49 +12,82 @@ Invariant: folding the same records in any batches, with any restarts, gives the
 """
 
 import math
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
+import msgspec
+from msgspec import structs
+
+from rung import api
 from rung.events import Event, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
+    CheckpointDeletionRequested,
     CheckpointPinned,
     CheckpointRetired,
     CheckpointStored,
 )
 from rung.events.experiment import (
     CancelRequested,
+    DeletionRequested,
+    DeletionScheduled,
+    DescriptionChanged,
+    ExperimentDeleted,
     ExperimentEnded,
+    ExperimentMoved,
     ExperimentPaused,
+    ExperimentRestored,
     ExperimentResumed,
+    ExperimentRetired,
     ExperimentSubmitted,
+    ExtensionRequested,
     KillRequested,
+    LimitReached,
     PauseRequested,
+    ResourcesRequested,
+    RestorationRequested,
     ResumeRequested,
+    RetentionChanged,
+    SearchExtended,
     SearchPlanned,
+    limit_words,
 )
+from rung.events.failure import add_failure
 from rung.events.trial import (
     RunRequested,
     RunWithdrawn,
     TrialClosed,
     TrialExited,
+    TrialKillRequested,
+    TrialMetadataSet,
+    TrialProgressReported,
     TrialPromoted,
     TrialRequested,
     TrialRestored,
     TrialStarted,
+    TrialStatusSet,
     TrialStopped,
     TrialValidated,
 )
 from rung.gateway.projections.experiment import (
-    Action,
     Best,
     Checkpoint,
+    Deletion,
+    Description,
     Experiment,
+    Hidden,
     Submission,
     Trial,
     Validation,
 )
+from rung.gateway.projections.throughput import seconds_of
+
+_CHANGES_MAX: Final = 16
+"""So many changes of a description, or of resources, are known by their ids: longer than an
+answer takes."""
+PIN: Final = "pin"
+"""What a request did that submitted another experiment, in words."""
 
 _Request = (
     ExperimentSubmitted
@@ -62,9 +95,25 @@ _Request = (
     | ResumeRequested
     | CancelRequested
     | KillRequested
+    | TrialKillRequested
+    | ExtensionRequested
+    | ResourcesRequested
     | CheckpointPinned
+    | CheckpointDeletionRequested
+    | RetentionChanged
+    | DescriptionChanged
+    | ExperimentMoved
+    | DeletionRequested
+    | RestorationRequested
 )
-_OfExperiment = SearchPlanned | ExperimentPaused | ExperimentResumed | ExperimentEnded
+_OfExperiment = (
+    SearchPlanned
+    | SearchExtended
+    | LimitReached
+    | ExperimentPaused
+    | ExperimentResumed
+    | ExperimentEnded
+)
 _OfSearch = TrialPromoted | TrialStopped | TrialClosed | RunWithdrawn
 _OfRun = (
     TrialStarted
@@ -74,20 +123,32 @@ _OfRun = (
     | AllocationLost
     | AllocationDropped
 )
+_OfScript = TrialStatusSet | TrialMetadataSet | TrialProgressReported
 _OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | CheckpointDeleted
+_OfDeletion = DeletionScheduled | ExperimentRestored | ExperimentRetired | ExperimentDeleted
 Handles = (
-    _Request | _OfExperiment | TrialRequested | RunRequested | _OfSearch | _OfRun | _OfCheckpoint
+    _Request
+    | _OfExperiment
+    | TrialRequested
+    | RunRequested
+    | _OfSearch
+    | _OfRun
+    | _OfScript
+    | _OfCheckpoint
+    | _OfDeletion
 )
 """The events that are folded."""
 
 
-def evolve(state: Experiment, event: Event) -> None:
+def evolve(state: Experiment, event: Event) -> None:  # noqa: C901 - one case per kind
     """Fold a fact or a decision; relayed copies of decisions are skipped."""
     data = event.data
-    if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
+    if _is_skipped(state, event):
         return
     if isinstance(data, _Request):
         _request(state, event, data)
+    elif isinstance(data, _OfDeletion):
+        _evolve_deletion(state, event, data)
     elif isinstance(data, _OfExperiment):
         _evolve_experiment(state, event, data)
     elif isinstance(data, TrialRequested):
@@ -96,43 +157,135 @@ def evolve(state: Experiment, event: Event) -> None:
             Trial(data.index, data.bracket, data.hparams, data.seed, parent=data.parent)
         )
     elif isinstance(data, RunRequested):
-        _request_run(state, data)
+        _request_run(state, event, data)
     elif isinstance(data, _OfSearch):
         _evolve_search(state, data)
     elif isinstance(data, _OfRun):
         _evolve_run(state, event, data)
+    elif isinstance(data, _OfScript):
+        _describe(state, data)
     elif isinstance(data, _OfCheckpoint):
         _evolve_checkpoint(state, event, data)
 
 
-def _request(state: Experiment, event: Event, data: _Request) -> None:
-    action: Action
+def _is_skipped(state: Experiment, event: Event) -> bool:
+    """Whether it is a relayed copy, or about what was deleted."""
+    if event.topic == topic.EXPERIMENTS and event.data.TOPIC == topic.SEARCHES:
+        return True
+    return state.deletion is not None and not isinstance(event.data, _Request | _OfDeletion)
+
+
+def _request(state: Experiment, event: Event, data: _Request) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per request
     match data:
         case ExperimentSubmitted():
             action = "submit"
             if state.submission is None:
                 state.submission = _submission(event, data)
+                state.workspace_id, state.project_id = data.workspace_id, data.project_id
+                state.owner = data.owner
+                labels = data.config.get("labels") or []
+                state.described.labels = list(dict.fromkeys(map(str, labels)))
         case PauseRequested():
             action = "pause"
-            state.throughput.reset()
         case ResumeRequested():
             action = "resume"
-            state.throughput.reset()
         case CancelRequested():
             action = "cancel"
             state.ending = state.ending or "cancel"
         case KillRequested():
             action = "kill"
             state.ending = "kill"
+        case TrialKillRequested():
+            action = f"kill trial {data.trial_id} of"
+        case ExtensionRequested():
+            action = extension_text(data.trials, data.max_time)
+        case ResourcesRequested():
+            action = resources_text(data)
+            _change_resources(state, event, data)
         case CheckpointPinned():
-            action = "pin"
+            action = PIN
             checkpoint = state.checkpoints.get(data.checkpoint_id)
             if checkpoint is not None and data.by not in checkpoint.pinned_by:
                 checkpoint.pinned_by.append(data.by)
+        case CheckpointDeletionRequested():
+            action = f"delete checkpoint {data.checkpoint_id} of"
+        case RetentionChanged():
+            action = retention_text(data)
+            state.retention = api.Retention(
+                save_experiment_best=data.save_experiment_best,
+                save_trial_best=data.save_trial_best,
+                save_trial_latest=data.save_trial_latest,
+            )
+        case DescriptionChanged():
+            action = description_text(data)
+            _change_description(state.described, event, data)
+        case ExperimentMoved():
+            action = move_text(data)
+            state.workspace_id, state.project_id = data.workspace_id, data.project_id
+        case DeletionRequested():
+            action = "delete"
+            state.unwanted_by = event.actor
+        case RestorationRequested():
+            action = "restore"
         case _:
             assert_never(data)
     if event.origin is not None and event.origin.startswith("client/"):
         state.requests.setdefault(event.origin, action)
+
+
+def extension_text(trials: int | None, max_time: int | None) -> str:
+    """Return what a request asks for that extends a search, in words."""
+    return f"extend to {trials} trials of length {max_time}"
+
+
+def retention_text(data: RetentionChanged) -> str:
+    """Return a change of the retention in words, by which a repeated request is recognised."""
+    counts = data.save_experiment_best, data.save_trial_best, data.save_trial_latest
+    return f"set the retention {'/'.join(map(str, counts))} of"
+
+
+def description_text(data: DescriptionChanged) -> str:
+    """Return a change of the description in words, by which a repeated request is recognised."""
+    fields = msgspec.json.encode(structs.replace(data, experiment_id="", version=None))
+    return f"describe by {fields.decode()}"
+
+
+def resources_text(data: ResourcesRequested) -> str:
+    """Return a change of resources in words, by which a repeated request is recognised."""
+    fields = msgspec.json.encode(structs.replace(data, experiment_id="", version=None))
+    return f"set the resources {fields.decode()} of"
+
+
+def _change_resources(state: Experiment, event: Event, data: ResourcesRequested) -> None:
+    """Fold a change as the searcher does, until the search has ended."""
+    it = state.resources
+    known = state.submission is not None and state.submission.level >= 3
+    if not known or data.version not in {None, it.version}:
+        return
+    for name in ("pool", "priority", "weight", "max_slots", "max_slot_hours"):
+        value = getattr(data, name)
+        if value is not None:
+            setattr(it, name, value)
+    it.version += 1
+    it.changes = [*it.changes, event.id][-_CHANGES_MAX:]
+
+
+def move_text(data: ExperimentMoved) -> str:
+    """Return a move in words, by which a repeated request is recognised."""
+    return f"move to project {data.project_id} of workspace {data.workspace_id}"
+
+
+def _change_description(it: Description, event: Event, data: DescriptionChanged) -> None:
+    if data.version not in {None, it.version}:
+        return
+    for name in ("name", "description", "notes", "archived"):
+        value = getattr(data, name)
+        if value is not None:
+            setattr(it, name, value)
+    labels = [*(it.labels if data.labels is None else data.labels), *data.add_labels]
+    it.labels = [each for each in dict.fromkeys(labels) if each not in data.remove_labels]
+    it.version += 1
+    it.changes = [*it.changes, event.id][-_CHANGES_MAX:]
 
 
 def _submission(event: Event, data: ExperimentSubmitted) -> Submission:
@@ -147,13 +300,39 @@ def _submission(event: Event, data: ExperimentSubmitted) -> Submission:
         metric=str(search.get("metric", "")),
         smaller_is_better=bool(search.get("smaller_is_better", True)),
         time_metric=str(search.get("time_metric") or "batches"),
+        parent=data.parent,
+        level=data.level,
+        area=data.area,
     )
+
+
+def _evolve_deletion(state: Experiment, event: Event, data: _OfDeletion) -> None:
+    match data:
+        case DeletionScheduled():
+            if state.deletion is None:
+                state.hidden = Hidden(event.time, state.unwanted_by, data.until_ms)
+        case ExperimentRestored():
+            state.hidden = None
+        case ExperimentRetired():
+            hidden = state.hidden or Hidden(event.time, state.unwanted_by, 0)
+            state.deletion = state.deletion or Deletion(hidden.at, hidden.by)
+            state.trials, state.checkpoints, state.hidden = [], {}, None
+        case ExperimentDeleted():
+            if state.deletion is not None:
+                state.deletion.done = True
+        case _:
+            assert_never(data)
 
 
 def _evolve_experiment(state: Experiment, event: Event, data: _OfExperiment) -> None:
     match data:
         case SearchPlanned():
             state.method, state.plan = data.method, data.brackets
+        case SearchExtended():
+            state.plan = data.brackets
+        case LimitReached():
+            state.ending = state.ending or "limit"
+            state.reason = limit_words(data.max_slot_hours)
         case ExperimentPaused():
             state.paused = True
         case ExperimentResumed():
@@ -164,10 +343,11 @@ def _evolve_experiment(state: Experiment, event: Event, data: _OfExperiment) -> 
             assert_never(data)
 
 
-def _request_run(state: Experiment, data: RunRequested) -> None:
+def _request_run(state: Experiment, event: Event, data: RunRequested) -> None:
     trial = state.trial(data.spec.trial_id)
     if trial is not None:
         trial.run, trial.length = max(trial.run, data.spec.run), data.spec.length
+        trial.timing.request(seconds_of(event.time) or 0.0)
 
 
 def _evolve_search(state: Experiment, data: _OfSearch) -> None:
@@ -183,10 +363,13 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             if data.hparams is not None:
                 trial.hparams = data.hparams
         case TrialStopped():
-            trial.stopped = data.reason
+            trial.stopped, trial.stopped_rung = data.reason, data.rung
         case TrialClosed():
             trial.closed, trial.reason = data.state, data.reason
             trial.restarts = data.restarts
+            if data.state == "errored":
+                cause = data.cause or data.reason
+                state.failures = add_failure(state.failures, cause, data.trial_id)
         case _:
             assert_never(data)
 
@@ -195,9 +378,12 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
     trial = state.current(data.trial_id, data.run)
     if trial is None:
         return
+    at = seconds_of(event.time)
     match data:
         case TrialStarted():
             trial.started = max(trial.started, data.run)
+            if at is not None:
+                state.throughput.started(trial.timing, at)
         case TrialRestored():
             trial.steps = max(trial.steps, data.steps_completed)
         case TrialValidated():
@@ -206,9 +392,27 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
             if data.outcome == "failed" and not data.machine:
                 trial.restarts += 1
             trial.over, trial.message = data.run, data.message or data.outcome
+            if at is not None:
+                state.throughput.ended(trial.timing, at)
         case AllocationLost() | AllocationDropped():
             outcome = "lost" if isinstance(data, AllocationLost) else "dropped"
             trial.over, trial.message = data.run, data.reason or outcome
+        case _:
+            assert_never(data)
+
+
+def _describe(state: Experiment, data: _OfScript) -> None:
+    """Fold what a script says of its trial."""
+    trial = state.current(data.trial_id, data.run)
+    if trial is None:
+        return
+    match data:
+        case TrialStatusSet():
+            trial.status = data.status
+        case TrialMetadataSet():
+            trial.metadata = data.metadata
+        case TrialProgressReported():
+            trial.progress = data.progress
         case _:
             assert_never(data)
 
@@ -220,8 +424,10 @@ def _validate(state: Experiment, trial: Trial, event: Event, data: TrialValidate
     time = _time_of(data, submission.time_metric)
     if trial.validations and time <= trial.validations[-1].time:
         return
-    state.units += max(time, 0.0) - trial.time
-    state.throughput.add(event.time, state.units)
+    units, at = max(time, 0.0) - trial.time, seconds_of(event.time)
+    state.units += units
+    if at is not None:
+        state.throughput.reported(trial.timing, at, units)
     trial.validations.append(Validation(data.steps_completed, time, data.metrics))
     trial.steps = max(trial.steps, data.steps_completed)
     value = data.metrics.get(submission.metric)
@@ -246,7 +452,10 @@ def _time_of(data: TrialValidated, time_metric: str) -> float:
 def _evolve_checkpoint(state: Experiment, event: Event, data: _OfCheckpoint) -> None:
     if isinstance(data, CheckpointStored):
         if data.checkpoint_id not in state.checkpoints:
-            state.checkpoints[data.checkpoint_id] = _checkpoint(event, data)
+            found = _checkpoint(event, data)
+            of = state.trial(data.trial_id)
+            found.late = of is not None and data.run <= of.over
+            state.checkpoints[data.checkpoint_id] = found
         trial = state.current(data.trial_id, data.run)
         if trial is not None:
             trial.steps = max(trial.steps, data.steps_completed)

@@ -6,6 +6,7 @@ agent ran in an earlier incarnation is gone.
 """
 
 import sqlite3
+from collections.abc import Collection, Mapping
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
@@ -30,14 +31,24 @@ from rung.events.allocation import (
     Share,
     Slot,
 )
+from rung.events.experiment import ResourcesChanged
 from rung.events.installation import PoolUpgraded
 from rung.events.trial import RunRequested, RunWithdrawn
+from rung.ledger import root_of
 from rung.runtime.projection import Projection
 
 _SCHEMA: Final = """
 CREATE TABLE pools (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE allocations (
+CREATE TABLE running (
     pool TEXT, id TEXT, body BLOB NOT NULL, PRIMARY KEY (pool, id)
+) WITHOUT ROWID;
+CREATE TABLE waiting (
+    pool TEXT, id TEXT, priority INTEGER NOT NULL, requested_at TEXT NOT NULL,
+    experiment TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (pool, id)
+) WITHOUT ROWID;
+CREATE INDEX waiting_in_order ON waiting (pool, priority, requested_at, id, experiment);
+CREATE TABLE queues (
+    pool TEXT, experiment TEXT, allocations INTEGER NOT NULL, PRIMARY KEY (pool, experiment)
 ) WITHOUT ROWID;
 CREATE TABLE requests (
     pool TEXT, origin TEXT, wish TEXT NOT NULL, PRIMARY KEY (pool, origin)
@@ -89,8 +100,11 @@ class Running(Struct):
     shares: list[Share]
 
 
-class Pool(Struct, omit_defaults=True):
-    """One resource pool."""
+class Pool(Struct, omit_defaults=True, dict=True):
+    """One resource pool.
+
+    The index of what waits by experiment is no field: it follows from `waiting`.
+    """
 
     name: str
     policy: str = "priority"
@@ -104,12 +118,40 @@ class Pool(Struct, omit_defaults=True):
     """By session."""
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
+    configured: bool = False
+    """Whether somebody chose its policy."""
     requests: dict[str, str] = field(default_factory=dict[str, str])
     """Those folded since the last flush: origin (`client/<key>`) → the request in words."""
 
+    def __post_init__(self) -> None:
+        """Build the index."""
+        self._of_experiment: dict[str, dict[str, Waiting]] = {}
+        for allocation_id, each in self.waiting.items():
+            self._of_experiment.setdefault(each.experiment_id, {})[allocation_id] = each
+
+    def wait(self, allocation_id: str, waiting: Waiting) -> None:
+        """Have an allocation wait."""
+        self.waiting[allocation_id] = waiting
+        self._of_experiment.setdefault(waiting.experiment_id, {})[allocation_id] = waiting
+
+    def wait_no_more(self, allocation_id: str) -> None:
+        """Drop an allocation from those that wait, if it does."""
+        waiting = self.waiting.pop(allocation_id, None)
+        if waiting is None:
+            return
+        others = self._of_experiment[waiting.experiment_id]
+        del others[allocation_id]
+        if not others:
+            del self._of_experiment[waiting.experiment_id]
+
+    def waiting_of(self, experiment_id: str) -> Mapping[str, Waiting]:
+        """Return the allocations of an experiment that wait."""
+        return self._of_experiment.get(experiment_id, {})
+
 
 _pool_decoder: Final = msgspec.msgpack.Decoder(Pool)
-_allocation_decoder: Final = msgspec.msgpack.Decoder(tuple[Waiting | None, Running | None])
+_waiting_decoder: Final = msgspec.msgpack.Decoder(Waiting)
+_running_decoder: Final = msgspec.msgpack.Decoder(Running)
 
 
 _OfAgent = (
@@ -142,14 +184,17 @@ class PoolProjection(Projection):
     name = "pools"
     facts = topic.POOLS
     decisions = (topic.PLACEMENTS,)
-    handles = _OfAgent | MoveRequested | PoolConfigured | PoolUpgraded | _OfAllocation
-    version = 2
+    handles = (
+        _OfAgent | MoveRequested | PoolConfigured | PoolUpgraded | ResourcesChanged | _OfAllocation
+    )
+    version = 5
     schema = _SCHEMA
 
     def __init__(self) -> None:
         self._pools: dict[str, Pool] = {}
         self._changed: dict[str, None] = {}
         self._allocations: dict[tuple[str, str], None] = {}
+        self._queues: dict[tuple[str, str], None] = {}
 
     def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:
         """Fold a fact or a decision."""
@@ -160,6 +205,10 @@ class PoolProjection(Projection):
         evolve(pool, event)
         if isinstance(event.data, _OfAllocation):
             self._allocations[key, event.data.allocation_id] = None
+            self._queues[key, root_of(event.data.allocation_id)] = None
+        elif isinstance(event.data, ResourcesChanged):
+            for name in pool.waiting_of(event.data.experiment_id):
+                self._allocations[key, name] = None
         else:
             self._changed[key] = None
 
@@ -176,44 +225,114 @@ class PoolProjection(Projection):
             row = name, msgspec.msgpack.encode(body)
             db.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", row)
         for name, allocation_id in self._allocations:
-            pool = self._pools[name]
-            found = pool.waiting.get(allocation_id), pool.running.get(allocation_id)
-            if found == (None, None):
-                query = "DELETE FROM allocations WHERE pool = ? AND id = ?"
-                db.execute(query, (name, allocation_id))
+            _save_allocation(db, self._pools[name], allocation_id)
+        for name, experiment_id in self._queues:
+            count = len(self._pools[name].waiting_of(experiment_id))
+            if count:
+                query = "INSERT OR REPLACE INTO queues VALUES (?, ?, ?)"
+                db.execute(query, (name, experiment_id, count))
             else:
-                db.execute(
-                    "INSERT OR REPLACE INTO allocations VALUES (?, ?, ?)",
-                    (name, allocation_id, msgspec.msgpack.encode(found)),
-                )
+                query = "DELETE FROM queues WHERE pool = ? AND experiment = ?"
+                db.execute(query, (name, experiment_id))
         self._changed.clear()
         self._allocations.clear()
+        self._queues.clear()
 
     def forget(self) -> None:
         """Drop the pools."""
         self._pools.clear()
         self._changed.clear()
         self._allocations.clear()
+        self._queues.clear()
 
 
-def read_pool(db: sqlite3.Connection, name: str) -> Pool:
-    """Return a pool without the requests about it; an empty one where there is none."""
+def _save_allocation(db: sqlite3.Connection, pool: Pool, allocation_id: str) -> None:
+    place = pool.name, allocation_id
+    waiting, running = pool.waiting.get(allocation_id), pool.running.get(allocation_id)
+    if waiting is None:
+        db.execute("DELETE FROM waiting WHERE pool = ? AND id = ?", place)
+    else:
+        body = msgspec.msgpack.encode(waiting)
+        row = *place, waiting.priority, waiting.requested_at, waiting.experiment_id, body
+        db.execute("INSERT OR REPLACE INTO waiting VALUES (?, ?, ?, ?, ?, ?)", row)
+    if running is None:
+        db.execute("DELETE FROM running WHERE pool = ? AND id = ?", place)
+    else:
+        body = msgspec.msgpack.encode(running)
+        db.execute("INSERT OR REPLACE INTO running VALUES (?, ?, ?)", (*place, body))
+
+
+def read_pool(db: sqlite3.Connection, name: str, *, waiting: bool = True) -> Pool:
+    """Return a pool without the requests about it; an empty one where there is none.
+
+    Args:
+        db: with the tables.
+        name: of the pool.
+        waiting: whether what waits is read, which may be far more than what runs.
+    """
     row = db.execute("SELECT body FROM pools WHERE name = ?", (name,)).fetchone()
     pool = _pool_decoder.decode(row[0]) if row else Pool(name)
-    rows = db.execute("SELECT id, body FROM allocations WHERE pool = ?", (name,))
-    for allocation_id, each in rows:
-        waiting, running = _allocation_decoder.decode(each)
-        if waiting is not None:
-            pool.waiting[allocation_id] = waiting
-        if running is not None:
-            pool.running[allocation_id] = running
+    rows = db.execute("SELECT id, body FROM running WHERE pool = ?", (name,))
+    pool.running = {allocation_id: _running_decoder.decode(each) for allocation_id, each in rows}
+    if waiting:
+        for allocation_id, each in db.execute(
+            "SELECT id, body FROM waiting WHERE pool = ?", (name,)
+        ):
+            pool.wait(allocation_id, _waiting_decoder.decode(each))
     return pool
 
 
-def read_pools(db: sqlite3.Connection) -> list[Pool]:
-    """Return every resource pool, by name."""
+def read_pools(db: sqlite3.Connection, *, waiting: bool = True) -> list[Pool]:
+    """Return every resource pool, by name; `waiting` as in `read_pool`."""
     names = db.execute("SELECT name FROM pools ORDER BY name").fetchall()
-    return [read_pool(db, name) for (name,) in names]
+    return [read_pool(db, name, waiting=waiting) for (name,) in names]
+
+
+def read_waiting(db: sqlite3.Connection, pool: str, allocation_id: str) -> Waiting | None:
+    """Return an allocation that waits, None if it does not."""
+    query = "SELECT body FROM waiting WHERE pool = ? AND id = ?"
+    row = db.execute(query, (pool, allocation_id)).fetchone()
+    return None if row is None else _waiting_decoder.decode(row[0])
+
+
+def count_waiting(db: sqlite3.Connection) -> dict[tuple[str, str], int]:
+    """Return how many allocations wait, by pool and experiment."""
+    rows = db.execute("SELECT pool, experiment, allocations FROM queues")
+    return {(pool, experiment): count for pool, experiment, count in rows}
+
+
+Place = tuple[str, int, str, str]
+"""Of what waits: pool, priority, time of the request, allocation id. By it the queue is sorted."""
+
+
+def list_waiting(
+    db: sqlite3.Connection,
+    experiments: Collection[str] | None,
+    after: Place | None,
+    limit: int,
+) -> list[tuple[Place, Waiting]]:
+    """Return a part of what waits, by pool, priority and age.
+
+    Args:
+        db: with the tables.
+        experiments: those whose allocations are returned; None: all.
+        after: the place of the last one of the part before.
+        limit: so many at most.
+    """
+    terms, values = ["1"], list[Any]()
+    if experiments is not None:
+        terms.append("experiment IN (SELECT value FROM json_each(?))")
+        values.append(msgspec.json.encode(list(experiments)).decode())
+    if after is not None:
+        terms.append("(pool, priority, requested_at, id) > (?, ?, ?, ?)")
+        values += after
+    rows = db.execute(
+        "SELECT pool, priority, requested_at, id, body FROM waiting"  # noqa: S608 - its parts are named above
+        f" INDEXED BY waiting_in_order WHERE {' AND '.join(terms)}"
+        " ORDER BY pool, priority, requested_at, id LIMIT ?",
+        (*values, limit),
+    )
+    return [((*place,), _waiting_decoder.decode(body)) for *place, body in rows]
 
 
 def read_agents(db: sqlite3.Connection) -> list[Pool]:
@@ -237,10 +356,14 @@ def evolve(state: Pool, event: Event) -> None:
     elif isinstance(data, MoveRequested | PoolConfigured):
         if isinstance(data, PoolConfigured):
             state.policy, state.options = data.policy, data.options
+            state.configured = True
         if event.origin is not None and event.origin.startswith("client/"):
             state.requests.setdefault(event.origin, request_text(data))
     elif isinstance(data, PoolUpgraded):
         state.level = max(state.level, data.level)
+    elif isinstance(data, ResourcesChanged):
+        for waiting in state.waiting_of(data.experiment_id).values():
+            waiting.priority = data.priority
     elif isinstance(data, _OfAllocation):
         _evolve_allocation(state, event, data)
 
@@ -340,7 +463,7 @@ def _evolve_allocation(state: Pool, event: Event, data: _OfAllocation) -> None:
     name = data.allocation_id
     match data:
         case RunRequested():
-            state.waiting[name] = Waiting(
+            waiting = Waiting(
                 experiment_id=data.experiment_id,
                 trial_id=data.spec.trial_id,
                 run=data.spec.run,
@@ -348,18 +471,19 @@ def _evolve_allocation(state: Pool, event: Event, data: _OfAllocation) -> None:
                 priority=data.priority,
                 requested_at=event.time,
             )
+            state.wait(name, waiting)
         case RunWithdrawn():
             if name in state.waiting:
                 state.waiting[name].withdrawn = True
         case AllocationGranted():
-            state.waiting.pop(name, None)
+            state.wait_no_more(name)
             state.running[name] = Running(data.shares)
         case AllocationSignaled():
             pass  # it holds its slots until it is released
         case AllocationReleased():
             _release(state, data)
         case AllocationLost() | AllocationDropped():
-            state.waiting.pop(name, None)
+            state.wait_no_more(name)
             state.running.pop(name, None)
         case _:
             assert_never(data)

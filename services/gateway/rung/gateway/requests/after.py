@@ -15,8 +15,9 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from rung.events import topic
 from rung.events.topic import TOPICS
-from rung.gateway.context import context_of
+from rung.gateway.context import Context, context_of
 from rung.gateway.problem import bad_parameter, unavailable
 from rung.ledger import Ledger
 from rung.runtime.projection.runner import Place
@@ -33,10 +34,11 @@ _decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
 
 
 def note(positions: Positions) -> None:
-    """Note the positions of facts that the present request wrote."""
+    """Note the positions of facts that the present request wrote, in whichever order."""
     noted = _written.get()
     if noted is not None:
-        noted.update(positions)
+        for place, position in positions.items():
+            noted[place] = max(position, noted.get(place, position))
 
 
 @web.middleware
@@ -48,10 +50,10 @@ async def read_writes(request: web.Request, handler: Handler) -> web.StreamRespo
     """
     context = context_of(request)
     known = _read(request, context.ledger.id)
-    if known and not await context.models.reached(known, wait_s=0.0):
+    if known and not await _is_shown(context, known, wait_s=0.0):
         known = await _existing(known, context.ledger)
         wait_s = context.settings.seen_timeout
-        if not await context.models.reached(known, wait_s=wait_s):
+        if not await _is_shown(context, known, wait_s=wait_s):
             behind = context.models.behind() or "it is behind"
             raise unavailable(f"this server does not show yet what you wrote before: {behind}")
     noted: Positions = {}
@@ -78,6 +80,14 @@ def _read(request: web.Request, ledger_id: str) -> Positions:
     if of != ledger_id:
         return {}  # it was drawn from another ledger: what it named is not to be waited for
     return {(name, partition): position for name, partition, position in rows}
+
+
+async def _is_shown(context: Context, positions: Positions, *, wait_s: float) -> bool:
+    """Wait until the read models and the directory show records; return whether they do."""
+    decided = positions.get((topic.DIRECTORY, context.directory.partition), -1)
+    return await context.models.reached(positions, wait_s=wait_s) and (
+        await context.directory.reached(decided, wait_s=wait_s)
+    )
 
 
 async def _existing(positions: Positions, ledger: Ledger) -> Positions:

@@ -64,7 +64,7 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
     try:
         query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        path, text = invalid_field(error)
+        path, text = invalid_field(error, kind)
         raise bad_parameter(path or "query", text) from None
     for name, field in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
         if name in values and getattr(query, field) is None:  # msgspec reads `null` as None
@@ -116,13 +116,16 @@ def _read_cursor(text: str, shape: tuple[type, ...] | None) -> Any:
         key = tuple(value) if isinstance(value, list) else value
         if shape is not None and (_shape(key) != shape or not _fits(key)):
             raise bad_parameter("cursor", _CURSOR)
-    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
+    except (UnicodeError, binascii.Error, msgspec.DecodeError, RecursionError) as error:
         raise bad_parameter("cursor", _CURSOR) from error
     return key
 
 
-def _shape(key: Any) -> tuple[type, ...]:
-    return tuple(map(type, key)) if isinstance(key, tuple) else (type(key),)
+def _shape(key: Any) -> tuple[type, ...] | None:
+    """Return the types of a key, None of what no list has: a list of one."""
+    if not isinstance(key, tuple):
+        return (type(key),)
+    return tuple(map(type, key)) if len(key) > 1 else None
 
 
 def _fits(key: Any) -> bool:

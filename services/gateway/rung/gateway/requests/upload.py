@@ -12,6 +12,10 @@ from rung.api import ProblemItem
 from rung.gateway.problem import Problem
 
 _CHUNK: Final = 1024 * 1024
+_LEAVE_OUT: Final = (
+    "; leave data, checkpoints and virtual environments out of the code folder by naming them in"
+    " .rungignore"
+)
 _MALFORMED: Final = (
     ValueError,
     LookupError,
@@ -54,7 +58,7 @@ async def read_parts(request: web.Request, folder: Path, *, config: int, code: i
             "`config` (the experiment file) and, if there is code, `code` (a tar.gz)",
         )
     if (request.content_length or 0) > config + code + _CHUNK:
-        raise _too_large("the body", config + code)
+        raise _too_large("the body", config + code, _LEAVE_OUT)
     try:
         return await _read_parts(request, folder, config, code)
     except _MALFORMED as error:
@@ -101,7 +105,7 @@ async def _save(part: BodyPartReader, path: Path, most: int) -> str:
         while chunk := await _chunk_of(part):
             size += len(chunk)
             if size > most:
-                raise _too_large("code", most)
+                raise _too_large("code", most, _LEAVE_OUT)
             await asyncio.to_thread(_take, target, digest, chunk)
     return digest.hexdigest()
 
@@ -122,10 +126,5 @@ def _bad_part(name: str, message: str) -> Problem:
     return Problem(400, "bad-part", f"{name}: {message}", errors=[item])
 
 
-def _too_large(name: str, most: int) -> Problem:
-    return Problem(
-        413,
-        "too-large",
-        f"{name} is larger than {most:,} bytes; leave data, checkpoints and virtual environments "
-        "out of the code folder by naming them in .rungignore",
-    )
+def _too_large(name: str, most: int, hint: str = "") -> Problem:
+    return Problem(413, "too-large", f"{name} is larger than {most:,} bytes{hint}")

@@ -8,23 +8,32 @@ answered here one after the other; of two gateways at once the ledger takes one 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from contextvars import ContextVar
 from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from rung.events import Event, Payload, partition_of
 from rung.events.installation import PoolUpgraded
 from rung.gateway.context import Context
+from rung.gateway.identity.principal import ADMIN, PRINCIPAL, Principal
 from rung.gateway.problem import Problem, bad_parameter
+from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.requests import after
 from rung.gateway.requests.after import Positions
 from rung.ledger import Draft
+from rung.runtime import FactWriter
 from rung.runtime.projection import Projection
 from rung.runtime.projection.merge import positions_of
 
 HEADER: Final = "Idempotency-Key"
 LENGTH_MAX: Final = 200
+
+_principal: ContextVar[Principal | None] = ContextVar("principal", default=None)
+"""Who sent the present request."""
 
 _log = structlog.get_logger()
 
@@ -45,7 +54,20 @@ def key_of(request: web.Request) -> str | None:
         raise bad_parameter(
             HEADER, f"must be 1 to {LENGTH_MAX} visible ASCII characters, such as a UUID"
         )
-    return f"client/{key}"
+    return f"client/{_who(request)}{key}"
+
+
+def _who(request: web.Request) -> str:
+    """Return whose key it is, so that nobody meets the key of another.
+
+    That of the administrator whom each installation has is as it was before there were others.
+    No key has a space.
+    """
+    principal = request[PRINCIPAL]
+    acting = principal.user_id
+    if principal.on_behalf_of is not None:
+        acting = f"{acting} for {principal.on_behalf_of}"
+    return "" if acting == ADMIN.user_id else f"{acting} "
 
 
 @contextlib.asynccontextmanager
@@ -81,6 +103,20 @@ async def is_repeated(
     return True
 
 
+async def is_repeated_of(
+    context: Context, key: str | None, experiment: Experiment, action: str
+) -> bool:
+    """Return whether a request about an experiment was done before: an action, in words.
+
+    Raises:
+        Problem: the key was used for something else.
+    """
+    about = f" experiment {experiment.id}"
+    done = experiment.requests.get(key or "")
+    before = None if done is None else done + about
+    return await is_repeated(context, action + about, before, ExperimentProjection, experiment.id)
+
+
 def reused(how: str) -> Problem:
     """Return the problem of an idempotency key that stands for another request."""
     return Problem(422, "idempotency-key-reused", f"this Idempotency-Key {how}")
@@ -97,9 +133,43 @@ async def read_from(context: Context, projection: type[Projection], subject: str
     after.note({(projection.facts, partition): position - 1})
 
 
-def stamp(context: Context, key: str | None, data: Payload) -> Event:
-    """Return a fact that a request with this key writes."""
-    return context.writer.stamp(data, origin=key, sequence=None if key is None else 1)
+@web.middleware
+async def name_actor(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Have the facts that a request writes carry its principal as their actor."""
+    token = _principal.set(request.get(PRINCIPAL))
+    try:
+        return await handler(request)
+    finally:
+        _principal.reset(token)
+
+
+def stamp(context: Context, key: str | None, data: Payload, *, number: int = 1) -> Event:
+    """Return a fact that a request with this key writes, the first or a later one.
+
+    Its actor is the principal of the present request.
+    """
+    return stamp_by(context.writer, _principal.get(), key, data, number=number)
+
+
+def stamp_by(
+    writer: FactWriter,
+    principal: Principal | None,
+    key: str | None,
+    data: Payload,
+    *,
+    number: int = 1,
+) -> Event:
+    """Return a fact that a principal asks for, None: the gateway itself, in nobody's name.
+
+    Every fact of the gateway is made here.
+    """
+    return writer.stamp(
+        data,
+        actor=None if principal is None else principal.user_id,
+        onbehalfof=None if principal is None else principal.on_behalf_of,
+        origin=key,
+        sequence=None if key is None else number,
+    )
 
 
 def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
@@ -110,7 +180,7 @@ def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
     pool = next((pool for pool in context.models.agents() if pool.name == name), None)
     if level <= (1 if pool is None else pool.level):
         return []
-    return [context.writer.stamp(PoolUpgraded(pool=name, level=level))]
+    return [stamp(context, None, PoolUpgraded(pool=name, level=level))]
 
 
 async def write(context: Context, facts: Sequence[Event]) -> None:

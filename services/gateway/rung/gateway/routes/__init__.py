@@ -2,16 +2,18 @@
 
 from typing import Final
 
+from rung.gateway.identity import sign_in, tokens
 from rung.gateway.route import Route
 from rung.gateway.routes import (
+    acts,
+    changes,
     checkpoints,
-    control,
     curves,
     deadletters,
+    directory,
     experiments,
     installation,
     logs,
-    moves,
     pools,
     streams,
     submission,
@@ -22,8 +24,7 @@ API: Final = "/api/v1"
 ROUTES: Final[tuple[Route, ...]] = (
     *submission.ROUTES,
     *experiments.ROUTES,
-    *control.ROUTES,
-    *moves.ROUTES,
+    *changes.ROUTES,
     *checkpoints.ROUTES,
     *curves.ROUTES,
     *logs.ROUTES,
@@ -31,6 +32,10 @@ ROUTES: Final[tuple[Route, ...]] = (
     *installation.ROUTES,
     *deadletters.ROUTES,
     *pools.ROUTES,
+    *acts.ROUTES,
+    *sign_in.ROUTES,
+    *(route._replace(about="directory") for route in tokens.ROUTES),
+    *directory.ROUTES,
 )
 """Every route below /api/v1."""
 

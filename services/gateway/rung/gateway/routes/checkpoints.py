@@ -15,12 +15,13 @@ from rung.gateway.context import (
     context_of,
     experiment_of,
     reply,
+    show_pins,
     trial_of,
 )
 from rung.gateway.downloads.object_answer import redirect_to, send
 from rung.gateway.downloads.tar_download import found_file, open_archive, send_archive
 from rung.gateway.problem import Problem, not_found
-from rung.gateway.projections.experiment import Checkpoint, Experiment
+from rung.gateway.projections.experiment import Checkpoint, Experiment, checkpoint_phase
 from rung.gateway.projections.experiments import ALL
 from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -47,7 +48,7 @@ async def list_experiment_checkpoints(request: web.Request) -> web.Response:
     """List an experiment's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
     experiment = await experiment_of(request, validations=ALL)
-    return _list(experiment, list(experiment.checkpoints.values()), query)
+    return await _list(request, experiment, list(experiment.checkpoints.values()), query)
 
 
 async def list_trial_checkpoints(request: web.Request) -> web.Response:
@@ -55,26 +56,36 @@ async def list_trial_checkpoints(request: web.Request) -> web.Response:
     query = read_query(request, PageQuery)
     experiment, trial = await trial_of(request)
     found = serializers.checkpoints_of(experiment, f"{experiment.id}.{trial.index}")
-    return _list(experiment, found, query)
+    return await _list(request, experiment, found, query)
 
 
-def _list(experiment: Experiment, found: list[Checkpoint], query: PageQuery) -> web.Response:
+async def _list(
+    request: web.Request, experiment: Experiment, found: list[Checkpoint], query: PageQuery
+) -> web.Response:
     places, cursor = page(range(len(found)), query, int)
     items = serializers.checkpoints(experiment, [found[place] for place in places])
+    await show_pins(request, *items)
     return reply(api.CheckpointList(items=items, next_cursor=cursor))
 
 
 async def show_checkpoint(request: web.Request) -> web.Response:
     """Show a checkpoint with its files."""
     read_query(request, NoQuery)
-    experiment, checkpoint = await checkpoint_of(request)
+    return await reply_checkpoint(request, *await checkpoint_of(request))
+
+
+async def reply_checkpoint(
+    request: web.Request, experiment: Experiment, checkpoint: Checkpoint
+) -> web.Response:
+    """Return the answer that shows a checkpoint with its files."""
     stored = None
-    if serializers.checkpoint_phase(checkpoint) != "deleted":
+    if checkpoint_phase(checkpoint) != "deleted":
         try:
             stored = await _manifest(context_of(request), experiment, checkpoint)
         except (ObjectMissing, ObjectDamaged):
             stored = None  # its state says the rest
     shown = serializers.checkpoint(experiment, checkpoint)
+    await show_pins(request, shown)
     files = stored.manifest.files if stored else {}
     return reply(
         api.CheckpointDetail(
@@ -96,40 +107,64 @@ async def show_checkpoint(request: web.Request) -> web.Response:
 async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     """Send a checkpoint's files and its manifest as a tar."""
     read_query(request, NoQuery)
+    return await send_checkpoint(request, *await checkpoint_of(request))
+
+
+async def send_checkpoint(
+    request: web.Request, experiment: Experiment, checkpoint: Checkpoint
+) -> web.StreamResponse:
+    """Send the files of a checkpoint and its manifest as a tar.
+
+    Raises:
+        Problem: it is deleted, or found damaged.
+    """
     context = context_of(request)
-    async with _readable(request) as stored:
-        archive = await asyncio.to_thread(open_archive, context.store, stored)
+    async with _readable(context, experiment, checkpoint) as (area, stored):
+        archive = await asyncio.to_thread(open_archive, context.store, area, stored)
         return await send_archive(request, context.integrity, archive)
 
 
 async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
     """Send one file of a checkpoint, or redirect to the object store."""
     query = read_query(request, FileQuery)
+    return await send_checkpoint_file(request, query, *await checkpoint_of(request))
+
+
+async def send_checkpoint_file(
+    request: web.Request, query: FileQuery, experiment: Experiment, checkpoint: Checkpoint
+) -> web.StreamResponse:
+    """Send one file of a checkpoint, or redirect to the object store.
+
+    Raises:
+        Problem: it has no such file, is deleted, or found damaged.
+    """
     context = context_of(request)
-    async with _readable(request) as stored:
+    async with _readable(context, experiment, checkpoint) as (area, stored):
         manifest = stored.manifest
         if query.name not in manifest.files:
             what = f"file of checkpoint {manifest.checkpoint_id}"
             raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
-        places = await asyncio.to_thread(locate, context.store, stored)
-        found = found_file(manifest, query.name, places)
+        places = await asyncio.to_thread(locate, context.store.area(area), stored)
+        found = found_file(manifest, query.name, area, places)
         if query.redirect and (redirection := await redirect_to(context.store, found)):
             return redirection
         return await send(request, context.integrity, found)
 
 
 @contextlib.asynccontextmanager
-async def _readable(request: web.Request) -> AsyncIterator[StoredCheckpoint]:
-    """Give the checkpoint that the path names as it is stored.
+async def _readable(
+    context: Context, experiment: Experiment, checkpoint: Checkpoint
+) -> AsyncIterator[tuple[str, StoredCheckpoint]]:
+    """Give a checkpoint as it is stored, after its storage area.
 
     Raises:
         Problem: it is deleted, or found damaged, also within the context.
     """
-    experiment, checkpoint = await checkpoint_of(request)
-    if serializers.checkpoint_phase(checkpoint) == "deleted":
+    if checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:
-        yield await _manifest(context_of(request), experiment, checkpoint)
+        stored = await _manifest(context, experiment, checkpoint)
+        yield serializers.submission_of(experiment).area, stored
     except ObjectMissing:
         raise _gone(checkpoint) from None
     except ObjectDamaged as error:
@@ -145,7 +180,8 @@ async def _manifest(
         ObjectMissing: there is none.
         ObjectDamaged: it is another one, or none at all.
     """
-    stored = await asyncio.to_thread(read_manifest, context.store, experiment.id, checkpoint.id)
+    store = context.store.area(serializers.submission_of(experiment).area)
+    stored = await asyncio.to_thread(read_manifest, store, experiment.id, checkpoint.id)
     if checkpoint.digest and stored.digest != checkpoint.digest:
         raise ObjectDamaged(
             f"checkpoint {checkpoint.id}: manifest.json is not the one on record (its digest is "
@@ -173,6 +209,7 @@ ROUTES: Final = (
         api.CheckpointList,
         query=PageQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -182,6 +219,7 @@ ROUTES: Final = (
         api.CheckpointList,
         query=PageQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -190,6 +228,7 @@ ROUTES: Final = (
         "Show a checkpoint with its files",
         api.CheckpointDetail,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -197,7 +236,8 @@ ROUTES: Final = (
         fetch_checkpoint,
         "Fetch a checkpoint's files and manifest as a tar",
         media_type="application/x-tar",
-        problems=(404, 409, 410),
+        problems=(404, 409),
+        needs="checkpoint.download",
     ),
     Route(
         "GET",
@@ -210,6 +250,7 @@ ROUTES: Final = (
             206: "The range that was asked for",
             307: "Location has an URL of the object store, for some minutes and without a token",
         },
-        problems=(404, 409, 410, 416),
+        problems=(404, 409, 416),
+        needs="checkpoint.download",
     ),
 )

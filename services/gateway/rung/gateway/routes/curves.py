@@ -79,6 +79,8 @@ async def _names(series: Series, experiment: Experiment) -> list[api.MetricName]
 
 
 def _points(curve: Sequence[Point]) -> list[api.CurvePoint]:
+    if math.isfinite(sum(value for _, value, _ in curve)):  # then each value is
+        return list(curve)
     return [(step, _value(value), time_ms) for step, value, time_ms in curve]
 
 
@@ -100,6 +102,7 @@ ROUTES: Final = (
         api.ExperimentCurves,
         query=CurveQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -109,5 +112,6 @@ ROUTES: Final = (
         api.TrialCurve,
         query=CurveQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
 )

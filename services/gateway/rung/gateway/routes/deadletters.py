@@ -151,6 +151,8 @@ ROUTES: Final = (
         "List rejected messages, the newest first",
         api.DeadLetterList,
         query=DeadLetterQuery,
+        needs="deadletter.view",
+        about="cluster",
     ),
     Route(
         "GET",
@@ -159,6 +161,8 @@ ROUTES: Final = (
         "Show a rejected message",
         api.DeadLetter,
         problems=(404,),
+        needs="deadletter.view",
+        about="cluster",
     ),
     Route(
         "POST",
@@ -169,6 +173,8 @@ ROUTES: Final = (
         status=202,
         idempotent=True,
         problems=(404, 409, 422),
+        needs="deadletter.edit",
+        about="cluster",
     ),
     Route(
         "POST",
@@ -179,5 +185,7 @@ ROUTES: Final = (
         status=202,
         idempotent=True,
         problems=(404, 409, 422),
+        needs="deadletter.edit",
+        about="cluster",
     ),
 )

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from rung import api
 from rung.events.metric import LogsDeleted
+from rung.gateway.access.authorization import access_of
 from rung.gateway.context import (
     context_of,
     experiment_id_of,
@@ -17,7 +18,7 @@ from rung.gateway.context import (
 )
 from rung.gateway.problem import bad_parameter
 from rung.gateway.requests.query import read_query, time_ms_of
-from rung.gateway.requests.writes import key_of, once
+from rung.gateway.requests.writes import key_of, once, stamp
 from rung.gateway.route import Route
 from rung.ledger import Draft
 
@@ -25,9 +26,8 @@ Level = Literal["debug", "info", "warning", "error", "critical"]
 
 Order = Literal["oldest", "newest"]
 
+_DELETE: Final = "experiment.delete"
 LIMIT_MAX: Final = 20_000
-ACTOR: Final = "token"
-"""The actor of deletions: the holder of the token."""
 
 _When = Annotated[str, Meta(max_length=60)]
 
@@ -68,8 +68,8 @@ async def show_trial_logs(request: web.Request) -> web.Response:
 async def _show(
     request: web.Request, query: LogQuery, experiment_id: str, trial_id: str | None
 ) -> web.Response:
-    series = context_of(request).need_series()
     since_ms, until_ms = time_ms_of("since", query.since), time_ms_of("until", query.until)
+    series = context_of(request).need_series()
     try:
         lines, cursor = await series.logs(
             api.LogSelection(
@@ -108,18 +108,26 @@ async def collect_logs(request: web.Request) -> web.Response:
     context, key = context_of(request), key_of(request)
     if query.experiment is None and query.before is None:
         raise bad_parameter("before", "give a time, or an experiment: not all lines of all")
-    found = None if query.experiment is None else await find_id(request, query.experiment)
+    found = None
+    if query.experiment is not None:
+        found = await find_id(request, query.experiment, needs=_DELETE)
     given = time_ms_of("before", query.before)
     before_ms = int(time.time() * 1000) if given is None else given
     async with once(context, key):
         sizes = await context.need_series().log_sizes(found, before_ms)
+        able = access_of(request).projects_with(_DELETE)
+        if able is not None:
+            projects = await context.models.projects_of(each.experiment_id for each in sizes)
+            sizes = [each for each in sizes if projects.get(each.experiment_id) in able]
         if sizes and not query.dry_run:
             await context.ledger.append(
                 [
                     Draft.of(fact)
                     for number, each in enumerate(sizes, 1)
                     for fact in [
-                        context.writer.stamp(
+                        stamp(
+                            context,
+                            key,
                             LogsDeleted(
                                 experiment_id=each.experiment_id,
                                 trial_id=each.trial_id,
@@ -127,9 +135,7 @@ async def collect_logs(request: web.Request) -> web.Response:
                                 lines=each.lines,
                                 size_bytes=each.size_bytes,
                             ),
-                            actor=ACTOR,
-                            origin=key,
-                            sequence=None if key is None else number,
+                            number=number,
                         )
                     ]
                 ]
@@ -163,7 +169,9 @@ ROUTES: Final = (
         api.LogsCollected,
         query=CollectQuery,
         idempotent=True,
-        problems=(404, 409),
+        problems=(404, 409, 410),
+        needs="experiment.delete",
+        about="workspace",
     ),
     Route(
         "GET",
@@ -173,6 +181,7 @@ ROUTES: Final = (
         api.LogPage,
         query=LogQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -182,5 +191,6 @@ ROUTES: Final = (
         api.LogPage,
         query=LogQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
 )

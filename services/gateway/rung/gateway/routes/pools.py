@@ -17,6 +17,7 @@ from rung.events.errors import InvalidConfig, invalid_field
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem, bad_parameter, unavailable
 from rung.gateway.projections.pools import PoolProjection, request_of, request_text
+from rung.gateway.requests.json_body import check_nesting
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import read_body
 from rung.gateway.requests.writes import (
@@ -62,6 +63,7 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
 
 
 def _wanted(body: bytes) -> api.PoolPolicy:
+    check_nesting(body)
     try:
         return msgspec.json.decode(body, type=api.PoolPolicy)
     except msgspec.ValidationError as error:
@@ -102,5 +104,7 @@ ROUTES: Final = (
         body=Body("application/json", record=api.PoolPolicy),
         idempotent=True,
         problems=(404, 413, 422),
+        needs="pool.configure",
+        about="cluster",
     ),
 )

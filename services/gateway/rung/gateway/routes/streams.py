@@ -4,11 +4,14 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from rung.events import UndecodableEvent, decode, partition_of, topic
+from rung.events import Payload, UndecodableEvent, decode, encode, partition_of, topic
+from rung.events.checkpoint import CheckpointDeletionRequested, CheckpointPinned
 from rung.events.codec import decode_head
+from rung.events.experiment import DeletionRequested, DeletionScheduled, ExperimentRestored
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
+from rung.gateway.access.authorization import access_of
 from rung.gateway.context import context_of, experiment_id_of, trial_of
 from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.requests import after
@@ -77,6 +80,8 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
     if query.begin == "now":
         starts = await end_of(context.ledger, sources)
 
+    in_full = access_of(request).seen is None
+
     def render(record: Record) -> Frame | None:
         if record.key != experiment_id:
             return None
@@ -84,12 +89,31 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
             event = decode(record.value)
         except UndecodableEvent:
             return None  # it is among the dead letters
+        if not in_full and isinstance(event.data, CheckpointPinned):
+            return None  # by an experiment that may be another's
         repeats = record.topic != event.data.TOPIC and event.data.TOPIC in _TOPICS
-        return None if repeats else Frame(decode_head(record.value).type, record.value)
+        if repeats:
+            return None
+        data = event.data
+        shown = data if in_full else _without_others(data)
+        if shown is not data:
+            return Frame(data.TYPE, encode(structs.replace(event, data=shown)))
+        return Frame(decode_head(record.value).type, record.value)
 
-    interest = Interest(experiment_id, "events", render)
+    interest = Interest(experiment_id, ("events", in_full), render)
     places = after.token_of(context.ledger.id, {(name, partition): -1 for name in _TOPICS})
     return await stream(request, sources, starts, interest, {after.HEADER: places})
+
+
+def _without_others(data: Payload) -> Payload:
+    """Return what an event says without the names of other experiments."""
+    match data:
+        case CheckpointDeletionRequested() | DeletionRequested() | DeletionScheduled():
+            return structs.replace(data, despite=[])
+        case ExperimentRestored():
+            return structs.replace(data, reason="")
+        case _:
+            return data
 
 
 async def stream_metrics(request: web.Request) -> web.StreamResponse:
@@ -195,6 +219,7 @@ ROUTES: Final = (
         media_type=_SSE,
         query=EventQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -204,6 +229,7 @@ ROUTES: Final = (
         media_type=_SSE,
         query=MetricQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -213,6 +239,7 @@ ROUTES: Final = (
         media_type=_SSE,
         query=LineQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
     Route(
         "GET",
@@ -222,5 +249,6 @@ ROUTES: Final = (
         media_type=_SSE,
         query=LineQuery,
         problems=(404, 409),
+        needs="experiment.view",
     ),
 )

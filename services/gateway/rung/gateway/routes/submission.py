@@ -9,25 +9,41 @@ import secrets
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from rung import api
 from rung.api import ProblemItem
-from rung.config import ExperimentConfig, InvalidExperimentFile, load
+from rung.config import ExperimentConfig
 from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
+from rung.config.policy import resolve
+from rung.config.problem import shown
 from rung.config.run_config import run_config
+from rung.config.secret import hide
 from rung.config.sections.data import missing_sources
 from rung.config.sections.entrypoint import missing_script
 from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
-from rung.events.errors import InvalidConfig
-from rung.events.experiment import ExperimentSubmitted, Submission
-from rung.gateway.context import Context, check_caught_up, context_of, reply
+from rung.events.experiment import DEFAULT, ExperimentSubmitted, Submission
+from rung.gateway.access.authorization import VIEW, Access, access_of
+from rung.gateway.access.place import UNCATEGORIZED, Names, Place, UnknownPlace, find_place
+from rung.gateway.code_sweep import code_name
+from rung.gateway.context import (
+    Context,
+    check_caught_up,
+    context_of,
+    experiment_of,
+    find_id,
+    reply,
+)
+from rung.gateway.experiment_file.file_problems import refused
+from rung.gateway.experiment_file.policies import place_named, resolved, template_of
+from rung.gateway.experiment_file.secrets import check_named, same_file, taken_out
 from rung.gateway.feasibility import known_shortage
 from rung.gateway.problem import Problem
-from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.experiment import Experiment, checkpoint_phase
 from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.query import NoQuery, read_query
@@ -42,10 +58,13 @@ from rung.gateway.requests.writes import (
     write,
 )
 from rung.gateway.route import Body, Route
-from rung.gateway.serializers.experiments import checkpoint_at, checkpoint_phase
-from rung.storage import ObjectStore
+from rung.gateway.routes.changes.control import RESOURCES_LEVEL
+from rung.gateway.routes.directory.storage_area import area_of
+from rung.gateway.serializers.experiments import checkpoint_at, submission_of
+from rung.storage import ObjectMissing, ObjectStore
 
-_SEED_MAX: Final = 2**31
+_START: Final = "checkpoint.download"
+"""The permission to start from a checkpoint."""
 LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no i, l, o, u."""
 _ID_LENGTH: Final = 8
@@ -56,22 +75,80 @@ class _Start(NamedTuple):
 
     experiment_id: str
     checkpoint_id: str
+    area: str
+    """The storage area that it lies in; empty: none."""
 
 
 async def validate_experiment(request: web.Request) -> web.Response:
     """Check an experiment file and fill in its defaults, without submitting it."""
     read_query(request, NoQuery)
     context = context_of(request)
-    config = _load(await read_body(request, context.settings.config_bytes_max))
-    await _resolve_start(context.models, config.expanded())
+    access = access_of(request)
+    text = await read_body(request, context.settings.config_bytes_max)
+    place = _place(access, *place_named(text))
+    _, config = resolved(context, text, place)
+    await check_named(context, access, place, config.settings.secrets)
+    await _resolve_start(context.models, config.expanded(), access)
     warnings = await _warnings(context, config)
-    return reply(api.Validated(config=config.expanded(), warnings=warnings))
+    return reply(api.Validated(config=hide(config.expanded()), warnings=warnings))
+
+
+class SubmitQuery(Struct, forbid_unknown_fields=True):
+    """Where the experiment comes from."""
+
+    parent: (
+        Annotated[
+            str,
+            Meta(min_length=1, max_length=500, description="the experiment that it was made from"),
+        ]
+        | None
+    ) = None
+    workspace: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=500,
+                description="where it goes, by name or id; else as its file says, else where"
+                " `parent` is",
+            ),
+        ]
+        | None
+    ) = None
+    project: (
+        Annotated[
+            str, Meta(min_length=1, max_length=500, description="of the workspace, by name or id")
+        ]
+        | None
+    ) = None
+    template: (
+        Annotated[str, Meta(min_length=1, description="of the workspace, merged with the file")]
+        | None
+    ) = None
+
+
+def _merged(
+    context: Context, text: bytes, place: Place, template: str | None
+) -> tuple[str, ExperimentConfig]:
+    """Return the file that is kept, merged with a template if one is named, and what it says.
+
+    Raises:
+        Problem: it cannot be run, or exceeds a constraint; there is no such template.
+    """
+    named = template_of(context, place.workspace_id, template) if template else None
+    _, config = resolved(context, text, place, template=named)
+    if named is None:
+        return text.decode(), config
+    return resolve(text, template=named).text(), config
 
 
 async def submit_experiment(request: web.Request) -> web.Response:
     """Take in an experiment and its code."""
-    read_query(request, NoQuery)
-    context, key = context_of(request), key_of(request)
+    query = read_query(request, SubmitQuery)
+    parent = None
+    if query.parent is not None:
+        parent = await find_id(request, query.parent, needs=VIEW)
+    context, key, access = context_of(request), key_of(request), access_of(request)
     settings = context.settings
     with tempfile.TemporaryDirectory(prefix="rung-upload-") as folder:
         parts = await read_parts(
@@ -80,15 +157,99 @@ async def submit_experiment(request: web.Request) -> web.Response:
             config=settings.config_bytes_max,
             code=settings.code_bytes_max,
         )
-        config = _load(parts.config)
+        place = await _chosen_place(context, access, query, parts.config, parent)
+        source, config = _merged(context, parts.config, place, query.template)
         code = await asyncio.to_thread(_check_code, parts, settings.code_bytes_max)
     _check_paths(config, code)
     async with once(context, key):
-        experiment_id = await _submit(context, key, parts, config, code)
+        proposal = Proposal(
+            source=source,
+            config=config,
+            code_digest=code.digest if code else None,
+            parent=parent,
+            code=code.data if code else None,
+            place=place,
+        )
+        experiment_id = await put_on_record(context, key, proposal, access)
     url = f"/api/v1/experiments/{experiment_id}"
     warnings = await _warnings(context, config)
     accepted = api.Submitted(experiment_id=experiment_id, url=url, warnings=warnings)
     return reply(accepted, status=201, Location=url)
+
+
+async def _chosen_place(
+    context: Context,
+    access: Access,
+    query: SubmitQuery,
+    file: bytes,
+    parent: str | None,
+) -> Place:
+    """Return where an experiment goes: as asked for, as its file says, or where its parent is.
+
+    Raises:
+        Problem: the file cannot be read; there is no such place for the principal, or it may
+            submit nothing there.
+    """
+    workspace, project = (name or UNCATEGORIZED for name in place_named(file))
+    if parent is not None:
+        origin = await context.models.experiment(parent, validations=None)
+        if origin is not None:
+            before = submission_of(origin).config
+            if (before.get("workspace"), before.get("project")) == (workspace, project):
+                workspace, project = Names(access).place_of(origin)
+    if query.workspace is not None:
+        return _place(access, query.workspace, query.project)
+    return _place(access, workspace, query.project or project)
+
+
+def _place(access: Access, workspace: str | None, project: str | None) -> Place:
+    """Return a place of the experiment file.
+
+    Raises:
+        Problem: there is no such place for the principal, or it may submit nothing there.
+    """
+    try:
+        return find_place(access, workspace, project)
+    except UnknownPlace as error:
+        raise refused(
+            [ProblemItem(path=error.field, message=str(error), value=error.value[:100])]
+        ) from None
+
+
+async def read_code(context: Context, experiment: Experiment) -> bytes | None:
+    """Return an experiment's code archive, checked against its digest; None: it has no code.
+
+    Raises:
+        Problem: the archive is missing or damaged.
+    """
+    digest = submission_of(experiment).code_digest
+    if digest is None:
+        return None
+    try:
+        data = await asyncio.to_thread(context.store.read, code_name(digest))
+    except ObjectMissing:
+        detail = f"the code of experiment {experiment.id} is not in the object store any more"
+        raise Problem(410, "gone", detail) from None
+    if await asyncio.to_thread(_sha256, data) != digest:
+        detail = f"the code of experiment {experiment.id} is damaged in the object store"
+        raise Problem(409, "damaged", detail)
+    return data
+
+
+async def fetch_code(request: web.Request) -> web.Response:
+    """Send the code archive of an experiment, checked against its digest."""
+    read_query(request, NoQuery)
+    context, experiment = context_of(request), await experiment_of(request)
+    digest = submission_of(experiment).code_digest
+    data = await read_code(context, experiment)
+    if data is None:
+        raise Problem(404, "no-code", f"experiment {experiment.id} was submitted without code")
+    headers = {"Cache-Control": "no-store", "ETag": f'"{digest}"'}
+    return web.Response(body=data, content_type="application/gzip", headers=headers)
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
@@ -101,36 +262,74 @@ async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
     return config.warnings if lack is None else [*config.warnings, f"resources: {lack}"]
 
 
-async def _submit(
-    context: Context,
-    key: str | None,
-    parts: Upload,
-    config: ExperimentConfig,
-    code: CodeArchive | None,
+class Proposal(NamedTuple):
+    """An experiment that was checked, to be put on record."""
+
+    source: str
+    config: ExperimentConfig
+    code_digest: str | None
+    parent: str | None = None
+    code: bytes | None = None
+    """The archive of that digest; None: it has no code."""
+    place: Place = Place(DEFAULT, DEFAULT)
+
+
+async def _store_code(context: Context, proposal: Proposal) -> None:
+    if proposal.code is not None:
+        assert proposal.code_digest is not None
+        name = code_name(proposal.code_digest)
+        await asyncio.to_thread(_store, context.store, name, proposal.code)
+
+
+async def put_on_record(
+    context: Context, key: str | None, proposal: Proposal, access: Access
 ) -> str:
     """Put an experiment on record, unless its key shows that it is there already."""
-    source = parts.config.decode()
-    digest = code.digest if code else None
     experiment_id, known = await _choose_id(context.models, context.ledger.id, key)
     if known is None:
-        fields = config.expanded()
-        start = await _resolve_start(context.models, fields)
-        if code is not None:
-            await asyncio.to_thread(_store, context.store, f"code/{code.digest}.tar.gz", code.data)
+        fields = proposal.config.expanded()
+        await check_named(context, access, proposal.place, proposal.config.settings.secrets)
+        start = await _resolve_start(context.models, fields, access)
+        await _store_code(context, proposal)
+        if proposal.code is not None:
             # The checkpoint may have been retired meanwhile.
-            start = await _resolve_start(context.models, fields)
+            start = await _resolve_start(context.models, fields, access)
         level = await context.level.read()
+        _check_limit(fields["resources"], level)
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
-        facts = _facts(context, key, experiment_id, fields, source, digest, start, level)
+        workspace_id = proposal.place.workspace_id
+        fields, source = await taken_out(
+            context, experiment_id, workspace_id, fields, proposal.source
+        )
+        kept = proposal._replace(source=source)
+        facts = _facts(context, key, experiment_id, fields, kept, start, level, access)
         stored = run_config(fields)
         await asyncio.to_thread(_store, context.store, stored.name, stored.data)
         await write(context, [*upgrade, *facts])
+        # An experiment that had the same code may have been deleted meanwhile.
+        await _store_code(context, proposal)
         known = await context.models.experiment(experiment_id, validations=None)
     else:
         await read_from(context, ExperimentProjection, experiment_id)
     if key is not None and known is not None:
-        _check_same(known, key, source, digest)
+        await _check_same(context, known, key, proposal)
     return experiment_id
+
+
+def _check_limit(resources: dict[str, Any], level: int) -> None:
+    """Refuse a limit that a searcher of an older release would pass over.
+
+    Raises:
+        Problem: the installation is not upgraded yet.
+    """
+    limit = resources.get("max_slot_hours")
+    if limit is not None and level < RESOURCES_LEVEL:
+        message = (
+            f"needs logic level {RESOURCES_LEVEL}, and this installation is at {level}: once all"
+            " replicas run this release, run `rung cluster upgrade`"
+        )
+        path = "resources.max_slot_hours"
+        raise refused([ProblemItem(path=path, message=message, value=shown(limit))])
 
 
 def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
@@ -138,32 +337,42 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     key: str | None,
     experiment_id: str,
     fields: dict[str, Any],
-    source: str,
-    digest: str | None,
+    proposal: Proposal,
     start: _Start | None,
     level: int,
+    access: Access,
 ) -> list[Event]:
     """Return the facts of a submission: the checkpoint that it starts from is pinned first."""
     facts: list[Event] = []
+    area = area_of(context, proposal.place.workspace_id, level)
+    areas = {experiment_id: area} if area else {}
     if start is not None:
         pinned = CheckpointPinned(
             experiment_id=start.experiment_id, checkpoint_id=start.checkpoint_id, by=experiment_id
         )
         facts.append(stamp(context, key, pinned))
+        if start.area:
+            areas[start.experiment_id] = start.area
         fields["searcher"]["source_checkpoint_uuid"] = start.checkpoint_id
         fields["searcher"]["source_trial_id"] = None
     submitted = ExperimentSubmitted(
         experiment_id=experiment_id,
         config=fields,
-        source=source,
-        code_digest=digest,
+        source=proposal.source,
+        code_digest=proposal.code_digest,
         submission=Submission(
-            workspace=fields["workspace"],
+            owner=access.principal.name,
+            workspace=Names(access).workspace(proposal.place.workspace_id),
             weight=fields["resources"]["weight"],
             time_ms=time.time_ns() // 1_000_000,
         ),
         level=level,
         config_digest=run_config(fields).digest,
+        parent=proposal.parent,
+        workspace_id=proposal.place.workspace_id,
+        project_id=proposal.place.project_id,
+        owner=access.principal.on_behalf_of or access.principal.user_id,
+        areas=areas,
     )
     facts.append(stamp(context, key, submitted))
     return facts
@@ -197,8 +406,13 @@ def _derived(text: str) -> str:
     return "".join(LETTERS[byte % len(LETTERS)] for byte in digest)
 
 
-async def _resolve_start(models: ReadModels, config: dict[str, Any]) -> _Start | None:
+async def _resolve_start(
+    models: ReadModels, config: dict[str, Any], access: Access
+) -> _Start | None:
     """Return the checkpoint that an experiment starts from, None if from scratch.
+
+    What the principal does not see is not there; of what it sees it must be allowed to download
+    the checkpoints, for it may read in the trials what they hold.
 
     Raises:
         Problem: what it names is not there, or no longer; or this server still catches up: then
@@ -210,73 +424,68 @@ async def _resolve_start(models: ReadModels, config: dict[str, Any]) -> _Start |
     if checkpoint_id or trial_id:
         check_caught_up(models)
     if checkpoint_id:
-        return await _of_checkpoint(models, str(checkpoint_id))
-    return await _of_trial(models, str(trial_id)) if trial_id else None
+        return await _of_checkpoint(models, str(checkpoint_id), access)
+    return await _of_trial(models, str(trial_id), access) if trial_id else None
 
 
-async def _of_checkpoint(models: ReadModels, checkpoint_id: str) -> _Start:
+def _check_start(access: Access, experiment: Experiment, what: str) -> None:
+    workspace_id = access.workspace_of(experiment.project_id)
+    access.check(_START, workspace_id, f"starting from {what} of experiment {experiment.id}")
+
+
+async def _of_checkpoint(models: ReadModels, checkpoint_id: str, access: Access) -> _Start:
     path = "searcher.source_checkpoint_uuid"
-    experiment, found = await models.checkpoint(checkpoint_id) or (None, None)
+    seen = access.visible(_START)
+    experiment, found = await models.checkpoint(checkpoint_id, seen) or (None, None)
     if experiment is None or found is None:
         raise _no_start(
             path, "there is no such checkpoint; give the whole id of one", checkpoint_id
         )
+    _check_start(access, experiment, "a checkpoint")
     phase = checkpoint_phase(found)
     if phase != "stored":
         raise _no_start(path, f"this checkpoint is {phase}; choose one that is stored", found.id)
-    return _Start(experiment.id, found.id)
+    return _Start(experiment.id, found.id, submission_of(experiment).area)
 
 
-async def _of_trial(models: ReadModels, trial_id: str) -> _Start:
+async def _of_trial(models: ReadModels, trial_id: str, access: Access) -> _Start:
     path = "searcher.source_trial_id"
     experiment = await models.experiment(trial_id.rpartition(".")[0], validations=None)
+    seen = access.visible(_START)
+    if experiment is not None and seen is not None and experiment.project_id not in seen:
+        experiment = None
+    if experiment is not None and experiment.hidden is not None:
+        experiment = None
     if experiment is None or experiment.trial(trial_id) is None:
         raise _no_start(path, "there is no such trial; give an id such as k3f9x2ma.17", trial_id)
+    _check_start(access, experiment, "a trial")
     newest = checkpoint_at(experiment, trial_id, None)
     if newest is None:
         raise _no_start(path, "this trial has no checkpoint left; choose another", trial_id)
-    return _Start(experiment.id, newest.id)
+    return _Start(experiment.id, newest.id, submission_of(experiment).area)
 
 
 def _no_start(path: str, message: str, value: str) -> Problem:
     return refused([ProblemItem(path=path, message=message, value=value[:100])])
 
 
-def _check_same(known: Experiment, key: str, source: str, digest: str | None) -> None:
+async def _check_same(context: Context, known: Experiment, key: str, proposal: Proposal) -> None:
     """Refuse a key that stands for another submission.
 
     Raises:
         Problem: it does.
     """
     first = known.submission
-    if first is None or (first.origin, first.source, first.code_digest) != (key, source, digest):
+    asked = (key, proposal.code_digest, proposal.parent)
+    if (
+        first is None
+        or (first.origin, first.code_digest, first.parent) != asked
+        or not await same_file(context, first.config, first.source, proposal.source)
+    ):
         raise reused(
             f"stands for experiment {known.id}, which was submitted with another file or other"
             " code; draw a new key for another experiment"
         )
-
-
-def _load(text: bytes) -> ExperimentConfig:
-    try:
-        return load(text, today_seed=secrets.randbelow(_SEED_MAX))
-    except InvalidExperimentFile as error:
-        items = [
-            ProblemItem(path=item.path, message=item.message, value=item.value, line=item.line)
-            for item in error.details
-        ]
-        raise refused(items) from None
-    except InvalidConfig as error:
-        items = [ProblemItem(path=path, message=text) for path, text in error.problems]
-        raise refused(items) from None
-
-
-def refused(items: list[ProblemItem]) -> Problem:
-    """Return the problem of an experiment file that cannot be run."""
-    count = "one problem" if len(items) == 1 else f"{len(items)} problems"
-    lines = "; ".join(f"{item.path}: {item.message}".removeprefix(": ") for item in items[:3])
-    return Problem(
-        422, "invalid-experiment", f"the experiment file has {count}: {lines}", errors=items
-    )
 
 
 def _check_code(parts: Upload, most: int) -> CodeArchive | None:
@@ -330,6 +539,7 @@ ROUTES: Final = (
         "Submit an experiment",
         api.Submitted,
         status=201,
+        query=SubmitQuery,
         body=Body(
             "multipart/form-data",
             {
@@ -339,7 +549,18 @@ ROUTES: Final = (
             ("config",),
         ),
         idempotent=True,
-        problems=(413, 415, 422),
+        problems=(404, 409, 413, 415, 422),
+        needs="experiment.create",
+        about="workspace",
+    ),
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/code",
+        fetch_code,
+        "Fetch an experiment's code as it ran, as a tar.gz",
+        media_type="application/gzip",
+        problems=(404, 409, 410),
+        needs="experiment.view",
     ),
     Route(
         "POST",
@@ -349,5 +570,7 @@ ROUTES: Final = (
         api.Validated,
         body=Body("application/yaml"),
         problems=(413, 422),
+        needs="experiment.create",
+        about="workspace",
     ),
 )

@@ -1,58 +1,84 @@
 """Serializers of experiments, trials and checkpoints: records of the projection → of the API."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import structs
 
 from rung import api
 from rung.config.secret import hide, text_without
+from rung.config.sections.resources import PRIORITY
+from rung.events.failure import by_frequency
 from rung.events.trial import MetricValue, trial_id_of
+from rung.gateway.access.place import Names
 from rung.gateway.projections.experiment import (
     Best,
     Checkpoint,
     Experiment,
     Submission,
     Trial,
+    checkpoint_phase,
     phase_of,
+    pool_of,
+    resources_of,
     trial_phase,
 )
-from rung.gateway.projections.experiment_fold import is_better
-from rung.gateway.serializers.progress import lengths_of, progress_of, rung_of
+from rung.gateway.projections.tally import TopTrial, at, lengths_of
+from rung.gateway.serializers.progress import progress_of, rung_of
 
 _Metrics = dict[int, dict[str, MetricValue]]
 """By step, the metrics of a trial's validation."""
 
 
-def summary(experiment: Experiment, now: float) -> api.ExperimentSummary:
-    """Return an experiment as a list shows it, at a time (Unix seconds)."""
+def summary(experiment: Experiment, left_s: float | None, names: Names) -> api.ExperimentSummary:
+    """Return an experiment as a list shows it, with the time that is left to it if known."""
+    place = names.place_of(experiment)
     submission = submission_of(experiment)
     config = submission.config
-    progress = progress_of(experiment, now)
-    best = best_trial(experiment)
+    progress = progress_of(experiment)
+    best, tally = experiment.tally.best, experiment.tally
     return api.ExperimentSummary(
         id=experiment.id,
-        name=str(config.get("name") or experiment.id),
+        name=name_of(experiment),
         state=phase_of(experiment),
         method=experiment.method or str((config.get("searcher") or {}).get("name", "")),
         progress=progress.fraction,
-        labels=[str(label) for label in config.get("labels") or []],
-        workspace=str(config.get("workspace") or ""),
-        project=str(config.get("project") or ""),
+        labels=experiment.described.labels,
+        workspace=names.workspace(place.workspace_id),
+        project=names.project(place.project_id),
         submitted_at=submission.at,
         ended_at=experiment.ended_at,
         reason=experiment.reason,
-        trial_count=len(experiment.trials),
-        best=None if best is None else _best(experiment, submission, *best),
+        trial_count=tally.trials,
+        best=None if best is None else _best(experiment, submission, best),
         units_trained=_number(progress.units_trained),
         units_full=None if progress.units_full is None else _number(progress.units_full),
-        eta_seconds=progress.eta_seconds,
+        eta_seconds=left_s,
+        failures=[
+            api.Failure(
+                cause=each.cause,
+                trials=each.trials,
+                trial_id=each.trial_id,
+                logs=f"/api/v1/trials/{each.trial_id}/logs",
+            )
+            for each in by_frequency(experiment.failures)
+        ],
+        checkpoint_count=tally.kept,
+        checkpoint_bytes=tally.kept_bytes,
+        archived=experiment.described.archived,
+        workspace_id=place.workspace_id,
+        project_id=place.project_id,
+        owner=names.user(experiment.owner),
+        owner_id=experiment.owner,
+        restorable_until=None if experiment.hidden is None else experiment.hidden.until,
     )
 
 
-def detail(experiment: Experiment, now: float) -> api.Experiment:
-    """Return an experiment with all of its trials."""
+def detail(experiment: Experiment, left_s: float | None, names: Names) -> api.Experiment:
+    """Return an experiment with those of its trials that were read."""
     submission = submission_of(experiment)
-    shown = summary(experiment, now)
+    shown = summary(experiment, left_s, names)
     plan = None
     if experiment.method is not None:
         plan = api.Plan(
@@ -62,15 +88,91 @@ def detail(experiment: Experiment, now: float) -> api.Experiment:
         )
     fields = structs.asdict(shown)
     config = hide(submission.config)
-    plain = config is submission.config
+    plain = config is submission.config or bool(config.get("internal"))
+    if config.get("internal"):
+        config = {**config, "internal": None}
     return api.Experiment(
         **fields,
         config=config,
         source=submission.source if plain else text_without(submission.source),
         code_digest=submission.code_digest,
         actor=submission.actor,
+        parent=submission.parent,
         plan=plan,
         trials=[trial(experiment, item) for item in experiment.trials],
+        retention=retention(experiment),
+        description=description_of(experiment),
+        notes=experiment.described.notes,
+        storage=submission.area,
+        trial_states=dict(experiment.tally.phases),
+        rungs=[
+            api.Rungs(
+                bracket=each.bracket,
+                trials=(tally := experiment.tally.bracket(each.bracket)).trials,
+                reached=[at(tally.reached, rung) for rung in range(len(each.lengths))],
+            )
+            for each in experiment.plan
+        ],
+        checkpoint_states=dict(experiment.tally.checkpoints),
+    )
+
+
+def name_of(experiment: Experiment) -> str:
+    """Return the name of an experiment; its id where it has none."""
+    name = experiment.described.name or submission_of(experiment).config.get("name")
+    return str(name or experiment.id)
+
+
+def description_of(experiment: Experiment) -> str:
+    """Return what is said of an experiment."""
+    if experiment.described.description is not None:
+        return experiment.described.description
+    return str(submission_of(experiment).config.get("description") or "")
+
+
+def description(experiment: Experiment) -> api.Description:
+    """Return what an experiment is called and filed under."""
+    return api.Description(
+        experiment_id=experiment.id,
+        name=name_of(experiment),
+        description=description_of(experiment),
+        labels=experiment.described.labels,
+        notes=experiment.described.notes,
+        archived=experiment.described.archived,
+        version=experiment.described.version,
+    )
+
+
+def resources(experiment: Experiment) -> api.Resources:
+    """Return what an experiment may have of a pool."""
+    found = resources_of(experiment, submission_of(experiment).config)
+    return api.Resources(
+        experiment_id=experiment.id,
+        pool=pool_of(experiment),
+        priority=found.get("priority") or PRIORITY,
+        weight=found.get("weight") or 1.0,
+        max_slots=found.get("max_slots"),
+        max_slot_hours=found.get("max_slot_hours"),
+        slots_per_trial=slots_of(found),
+        version=experiment.resources.version,
+    )
+
+
+def slots_of(resources: dict[str, Any]) -> int:
+    """Return how many slots a trial has, by the section `resources`."""
+    wanted = resources.get("slots_per_trial")
+    return wanted if isinstance(wanted, int) else 1
+
+
+def retention(experiment: Experiment) -> api.Retention:
+    """Return which checkpoints an experiment keeps: as submitted, or as changed since."""
+    if experiment.retention is not None:
+        return experiment.retention
+    storage = submission_of(experiment).config.get("checkpoint_storage") or {}
+    return api.Retention(
+        save_experiment_best=storage.get("save_experiment_best", 0),
+        save_trial_best=storage.get("save_trial_best", 1),
+        save_trial_latest=storage.get("save_trial_latest", 1),
     )
 
 
@@ -87,13 +189,13 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
         experiment_id=experiment.id,
         index=item.index,
         bracket=item.bracket,
-        rung=rung_of(item, lengths_of(experiment, item.bracket)),
+        rung=rung_of(item, lengths_of(experiment.plan, item.bracket)),
         state=trial_phase(experiment, item),
         hparams=item.hparams,
         seed=item.seed,
         parent=item.parent,
         run=item.run,
-        restarts=item.restarts,
+        restarts=min(item.restarts, max(item.run - 1, 0)),  # the last failure may be final
         length=item.length,
         units=_number(item.time),
         steps_completed=item.steps,
@@ -103,6 +205,9 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
         best=None if item.best is None else _best_value(item.best),
         reason=item.reason or item.stopped,
         message=item.message,
+        status=item.status,
+        progress=item.progress,
+        metadata=item.metadata,
     )
 
 
@@ -118,23 +223,9 @@ def trial_detail(experiment: Experiment, item: Trial) -> api.TrialDetail:
     return api.TrialDetail(**fields, checkpoints=left)
 
 
-def best_trial(experiment: Experiment) -> tuple[Trial, Best] | None:
-    """Return the trial with the best value of the searcher's metric; of equal ones the first."""
-    smaller = submission_of(experiment).smaller_is_better
-    found: tuple[Trial, Best] | None = None
-    for item in experiment.trials:
-        if item.best is None:
-            continue
-        if found is None or is_better(item.best.value, found[1].value, smaller):
-            found = item, item.best
-    return found
-
-
-def _best(
-    experiment: Experiment, submission: Submission, item: Trial, best: Best
-) -> api.BestTrial:
+def _best(experiment: Experiment, submission: Submission, best: TopTrial) -> api.BestTrial:
     return api.BestTrial(
-        trial_id=trial_id_of(experiment.id, item.index),
+        trial_id=trial_id_of(experiment.id, best.index),
         metric=submission.metric,
         value=best.value,
         steps=best.steps,
@@ -143,12 +234,13 @@ def _best(
 
 def best(experiment: Experiment) -> api.BestAnswer | None:
     """Return an experiment's best trial and its checkpoint, None before the first validation."""
-    found = best_trial(experiment)
-    if found is None:
+    value = experiment.tally.best
+    if value is None:
         return None
-    item, value = found
+    item = experiment.trials[value.index]
     submission = submission_of(experiment)
-    left = checkpoint_at(experiment, trial_id_of(experiment.id, item.index), value.steps)
+    left = _best_left(experiment, item, value.steps)
+    shown = None if left is None else checkpoint(experiment, left)
     return api.BestAnswer(
         trial=trial(experiment, item),
         metric=submission.metric,
@@ -156,8 +248,39 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
         value=value.value,
         steps=value.steps,
         hparams=item.hparams,
-        checkpoint=None if left is None else checkpoint(experiment, left),
+        checkpoint=shown,
+        checkpoint_value=None if shown is None else shown.metrics.get(submission.metric),
     )
+
+
+def _best_left(experiment: Experiment, item: Trial, steps: int) -> Checkpoint | None:
+    """Return of a trial's stored checkpoints that of a step, else the best, else the newest."""
+    trial_id = trial_id_of(experiment.id, item.index)
+    newest = checkpoint_at(experiment, trial_id, steps)
+    if newest is None or newest.steps == steps:
+        return newest
+    costs = costs_of(experiment, item)
+    ranked = [
+        each
+        for each in checkpoints_of(experiment, trial_id)
+        if each.id in costs and checkpoint_phase(each) == "stored"
+    ]
+    return min(ranked, key=lambda each: (costs[each.id], each.steps), default=newest)
+
+
+def costs_of(experiment: Experiment, item: Trial) -> dict[str, float]:
+    """Return the searcher's metric at each checkpoint of a trial where it is finite.
+
+    The lower the better: negated where larger is better.
+    """
+    submission = submission_of(experiment)
+    sign = 1.0 if submission.smaller_is_better else -1.0
+    values = {each.steps: each.metrics.get(submission.metric) for each in item.validations}
+    return {
+        each.id: sign * value
+        for each in checkpoints_of(experiment, trial_id_of(experiment.id, item.index))
+        if isinstance(value := values.get(each.steps), int | float) and math.isfinite(value)
+    }
 
 
 def checkpoint_at(experiment: Experiment, trial_id: str, steps: int | None) -> Checkpoint | None:
@@ -169,15 +292,6 @@ def checkpoint_at(experiment: Experiment, trial_id: str, steps: int | None) -> C
     ]
     exact = [item for item in left if item.steps == steps]
     return max(exact or left, key=lambda item: (item.steps, item.stored_at), default=None)
-
-
-def checkpoint_phase(item: Checkpoint) -> api.CheckpointPhase:
-    """Return the state of a checkpoint in one word."""
-    if item.deleted_at is not None:
-        return "deleted"
-    if item.retired is not None:
-        return "retired"
-    return "damaged" if item.damaged is not None else "stored"
 
 
 def checkpoint(experiment: Experiment, item: Checkpoint) -> api.Checkpoint:

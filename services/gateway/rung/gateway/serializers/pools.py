@@ -1,22 +1,36 @@
 """Serializers of resource pools: records of the projection → of the API."""
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+
 from rung import api
 from rung.gateway.feasibility import shortage
-from rung.gateway.projections.pools import Agent, Pool
+from rung.gateway.projections.pools import Agent, Place, Pool, Waiting
 
 
-def agents(pool: Pool) -> list[api.Agent]:
-    """Return a pool's agents by id, with the allocations of their slots."""
+def agents(pool: Pool, shows: Callable[[str], bool] = lambda _: True) -> list[api.Agent]:
+    """Return a pool's agents by id, with the allocations of their slots.
+
+    Args:
+        pool: theirs.
+        shows: says which allocations, by their ids, are shown.
+    """
     held: dict[tuple[str, int, int], str] = {
         (share.agent_id, share.incarnation, slot): name
         for name, running in pool.running.items()
         for share in running.shares
         for slot in share.slots
     }
-    return [_agent(pool, pool.agents[name], held) for name in sorted(pool.agents)]
+    return [_agent(pool, pool.agents[name], held, shows) for name in sorted(pool.agents)]
 
 
-def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> api.Agent:
+def _agent(
+    pool: Pool,
+    agent: Agent,
+    held: dict[tuple[str, int, int], str],
+    shows: Callable[[str], bool],
+) -> api.Agent:
+    holders = {slot.id: held.get((agent.id, agent.incarnation, slot.id)) for slot in agent.slots}
     return api.Agent(
         id=agent.id,
         pool=pool.name,
@@ -29,28 +43,33 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
                 id=slot.id,
                 kind=slot.kind,
                 name=slot.name,
-                allocation_id=held.get((agent.id, agent.incarnation, slot.id)),
+                allocation_id=holder if holder is not None and shows(holder) else None,
+                busy=holder is not None,
             )
             for slot in agent.slots
+            for holder in (holders[slot.id],)
         ],
         reason=agent.reason,
         isolation=agent.isolation,
     )
 
 
-def waiting(pools: list[Pool], *, behind: bool) -> list[api.QueueItem]:
-    """Return the queue, by pool, priority and age.
+def waiting(
+    queued: Sequence[tuple[Place, Waiting]], pools: list[Pool], *, behind: bool
+) -> list[api.QueueItem]:
+    """Return what waits, in its order.
 
     Args:
+        queued: what waits, each with its place.
         pools: all that there are.
         behind: whether their agents may have changed: then no shortage is reported.
     """
-    wanted = dict.fromkeys((pool.name, it.slots) for pool in pools for it in pool.waiting.values())
+    wanted = dict.fromkeys((place[0], it.slots) for place, it in queued)
     lacks = {each: None if behind else shortage(pools, *each) for each in wanted}
-    found = [
+    return [
         api.QueueItem(
             allocation_id=name,
-            pool=pool.name,
+            pool=pool,
             experiment_id=item.experiment_id,
             trial_id=item.trial_id,
             run=item.run,
@@ -58,37 +77,50 @@ def waiting(pools: list[Pool], *, behind: bool) -> list[api.QueueItem]:
             priority=item.priority,
             requested_at=item.requested_at,
             withdrawn=item.withdrawn,
-            reason=lacks[pool.name, item.slots],
+            reason=lacks[pool, item.slots],
         )
-        for pool in pools
-        for name, item in pool.waiting.items()
+        for (pool, _, _, name), item in queued
     ]
-    return sorted(found, key=lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id))
 
 
-def pool_status(pool: Pool) -> api.PoolStatus:
-    """Return a pool in numbers; agents that are gone, or will be soon, do not count."""
-    known = agents(pool)
-    here = [agent for agent in known if agent.state == "joined"]
-    slots = [slot for agent in here for slot in agent.slots]
+def pool_status(pool: Pool, waiting: int, *, in_full: bool = True) -> api.PoolStatus:
+    """Return a pool in numbers; agents that are gone, or will be soon, do not count.
+
+    Args:
+        pool: to be shown.
+        waiting: how many allocations are shown as waiting.
+        in_full: whether the options of its policy are shown, which may name workspaces.
+    """
+    states = Counter(agent.state for agent in pool.agents.values())
+    here = [agent for agent in pool.agents.values() if agent.state == "joined"]
+    held = {
+        (share.agent_id, share.incarnation, slot)
+        for running in pool.running.values()
+        for share in running.shares
+        for slot in share.slots
+    }
     return api.PoolStatus(
         name=pool.name,
         policy=pool.policy,
-        options=pool.options,
+        options=pool.options if in_full else {},
         agents=len(here),
-        slots=len(slots),
-        slots_used=sum(1 for slot in slots if slot.allocation_id is not None),
-        waiting=len(pool.waiting),
-        draining=sum(agent.state == "draining" for agent in known),
-        suspended=sum(agent.state == "suspended" for agent in known),
+        slots=sum(len(agent.slots) for agent in here),
+        slots_used=sum(
+            (agent.id, agent.incarnation, slot.id) in held
+            for agent in here
+            for slot in agent.slots
+        ),
+        waiting=waiting,
+        draining=states["draining"],
+        suspended=states["suspended"],
     )
 
 
 def problems(pool: Pool) -> list[str]:
     """Return which agents of a pool take nothing, though they live, and why."""
     suspended = [
-        f"agent {agent.id} takes nothing new: {agent.reason}"
-        for agent in agents(pool)
+        f"agent {name} takes nothing new: {agent.reason}"
+        for name, agent in sorted(pool.agents.items())
         if agent.state == "suspended"
     ]
     refused = sorted(

@@ -1,19 +1,32 @@
 """Progress of an experiment: training done against training expected.
 
-A bracket whose trials have lengths trains as many of them to each as its plan expects. Where the
-plan leaves that open, every trial is expected to train to its first rung and, of n trials,
-n * l[0] / l[k] of them (at least one) on to rung k: that is what successive halving does, whatever
-its divisor. A bracket without lengths is counted in trials. An asynchronous search may train
-more than that; the time left therefore covers at least the runs that are asked for already.
+Each bracket whose trials have lengths is expected to train so many trials over each stretch
+between two rungs: as many as its plan or its method has it. What is trained beyond that on one
+stretch makes up for nothing on another, and no bracket is further than it has created trials. A
+bracket without lengths is counted in trials. So progress never shrinks while trials are not
+replaced, and an asynchronous search that trains more than expected does not seem nearly over.
 """
 
-from typing import NamedTuple
+from array import array
+from collections import OrderedDict
+from threading import Lock
+from typing import Final, NamedTuple
 
+import msgspec
+
+from rung.events.errors import InvalidConfig
 from rung.events.experiment import BracketPlan
 from rung.gateway.projections.experiment import Experiment, Trial
+from rung.methods.method import SearchOptions
+from rung.methods.table import read_options
 
-_NEARLY: float = 0.99
+_NEARLY: Final = 0.99
 """The most that an experiment has before it has ended."""
+_ANY: Final = SearchOptions(metric="")
+_SUMS_MAX: Final = 256
+_sums: Final = OrderedDict[bytes, "array[float]"]()
+"""Of a rung of a plan: how many trials go on after so many results; the newest used last."""
+_sums_lock: Final = Lock()
 
 
 class Progress(NamedTuple):
@@ -24,21 +37,38 @@ class Progress(NamedTuple):
     units_trained: float
     units_full: float | None
     """Those of every trial at full length, None where there is no length."""
-    eta_seconds: float | None
-    """Until it ends; None if unknown."""
 
 
-def progress_of(experiment: Experiment, now: float) -> Progress:
-    """Return how far an experiment is at a time (Unix seconds)."""
+def progress_of(experiment: Experiment) -> Progress:
+    """Return how far an experiment is."""
     full = _full(experiment)
-    if experiment.ended is not None:
-        return Progress(1.0, experiment.units, full, None)
-    fraction, expected = _fraction(experiment)
-    eta = None
-    if expected is not None and not experiment.paused:
-        left = max(expected * (1.0 - fraction), _outstanding(experiment))
-        eta = experiment.throughput.seconds_for(left, now)
-    return Progress(min(fraction, _NEARLY), experiment.units, full, eta)
+    fraction = 1.0 if experiment.ended is not None else min(_fraction(experiment), _NEARLY)
+    return Progress(fraction, experiment.units, full)
+
+
+def options_of(experiment: Experiment) -> SearchOptions:
+    """Return the options of its search; those of any method where this release has not its own."""
+    config = experiment.submission.config if experiment.submission is not None else {}
+    try:
+        return read_options(config.get("searcher") or {}, timed=False)
+    except InvalidConfig:
+        return _ANY
+
+
+def going_on(options: SearchOptions, plan: BracketPlan, rung: int, results: int) -> float:
+    """Return how many trials are expected to train on after the first results of a rung.
+
+    Such sums are kept: those of ten thousand results are asked for again and again, with few more.
+    """
+    key = msgspec.msgpack.encode((options, plan, rung))
+    with _sums_lock:
+        sums = _sums.setdefault(key, array("d", [0.0]))
+        _sums.move_to_end(key)
+        if len(_sums) > _SUMS_MAX:
+            _sums.popitem(last=False)
+        for result in range(len(sums), results + 1):
+            sums.append(sums[-1] + options.going_on(plan, rung, result))
+        return sums[results]
 
 
 def rung_of(trial: Trial, lengths: list[int]) -> int | None:
@@ -47,73 +77,47 @@ def rung_of(trial: Trial, lengths: list[int]) -> int | None:
     return reached - 1 if reached else None
 
 
-def lengths_of(experiment: Experiment, bracket: int) -> list[int]:
-    """Return the lengths of a bracket's rungs."""
-    for plan in experiment.plan:
-        if plan.bracket == bracket:
-            return plan.lengths
-    return []
-
-
 def _full(experiment: Experiment) -> float | None:
     if not experiment.plan or not all(plan.lengths for plan in experiment.plan):
         return None
-    created = [0] * len(experiment.plan)
-    place = {plan.bracket: index for index, plan in enumerate(experiment.plan)}
-    for trial in experiment.trials:
-        created[place.get(trial.bracket, 0)] += 1
+    created = [experiment.tally.bracket(plan.bracket).trials for plan in experiment.plan]
+    created[0] += experiment.tally.trials - sum(created)
     pairs = zip(experiment.plan, created, strict=True)
     if experiment.ended is not None:
         return float(sum(plan.lengths[-1] * count for plan, count in pairs))
     return float(sum(plan.lengths[-1] * max(plan.trials, count) for plan, count in pairs))
 
 
-def _fraction(experiment: Experiment) -> tuple[float, float | None]:
-    """Return the fraction done, and the units expected in all if they are known."""
+def _fraction(experiment: Experiment) -> float:
     if not experiment.plan:
-        return 0.0, None
-    by_bracket: dict[int, list[Trial]] = {plan.bracket: [] for plan in experiment.plan}
-    for trial in experiment.trials:
-        by_bracket.setdefault(trial.bracket, []).append(trial)
-    if not all(plan.lengths for plan in experiment.plan):
-        planned = sum(plan.trials for plan in experiment.plan)
-        closed = sum(1 for trial in experiment.trials if trial.closed)
-        return _ratio(closed, max(planned, len(experiment.trials))), None
-    expected = [_expected(plan) for plan in experiment.plan]
-    done = sum(
-        units * _bracket_fraction(plan, by_bracket[plan.bracket], units)
-        for plan, units in zip(experiment.plan, expected, strict=True)
-    )
-    return _ratio(done, sum(expected)), sum(expected)
-
-
-def _outstanding(experiment: Experiment) -> float:
-    """Return the units that are still to be trained if no trial goes beyond its next rung."""
-    units = 0.0
+        return 0.0
+    options = options_of(experiment)
+    done = whole = 0.0
     for plan in experiment.plan:
-        trials = [trial for trial in experiment.trials if trial.bracket == plan.bracket]
-        units += max(plan.trials - len(trials), 0) * plan.lengths[0]
-        for trial in trials:
-            if trial.closed is None and trial.stopped is None and trial.run > trial.over:
-                ahead = (length for length in plan.lengths if length > trial.time)
-                units += next(ahead, trial.time) - trial.time
-    return units
+        bracket = experiment.tally.bracket(plan.bracket)
+        count = max(plan.trials, bracket.trials)
+        closed = _ratio(bracket.closed, count)
+        if not plan.lengths:
+            done, whole = done + closed * count, whole + count
+            continue
+        expected = _expected(plan, options)
+        trained = sum(min(bracket.units(at), units) for at, units in enumerate(expected))
+        created = _ratio(bracket.trials, count)
+        done += sum(expected) * min(max(_ratio(trained, sum(expected)), closed), created)
+        whole += sum(expected)
+    return _ratio(done, whole)
 
 
-def _bracket_fraction(plan: BracketPlan, trials: list[Trial], expected: float) -> float:
-    trained = sum(min(trial.time, plan.lengths[-1]) for trial in trials)
-    closed = sum(1 for trial in trials if trial.closed)
-    return max(_ratio(trained, expected), _ratio(closed, max(plan.trials, len(trials))))
-
-
-def _expected(plan: BracketPlan) -> float:
-    units, before = 0.0, 0
+def _expected(plan: BracketPlan, options: SearchOptions) -> list[float]:
+    """Return the units that are expected on each stretch between two rungs."""
+    found = []
+    before, trials = 0, float(plan.trials)
     for rung, length in enumerate(plan.lengths):
-        halved = max(plan.trials * plan.lengths[0] // max(length, 1), 1)
-        trained = plan.trained[rung] if plan.trained else halved
-        units += trained * (length - before)
+        if rung:
+            trials = max(going_on(options, plan, rung - 1, round(trials)), 1.0)
+        found.append(trials * (length - before))
         before = length
-    return units
+    return found
 
 
 def _ratio(part: float, whole: float) -> float:

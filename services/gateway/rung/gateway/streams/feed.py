@@ -45,7 +45,8 @@ class Frame(NamedTuple):
 class Interest(NamedTuple):
     """Selects and renders an experiment's records; those with equal names give the same bytes."""
 
-    experiment: str
+    experiment: str | None
+    """None: all records of the streams are rendered."""
     name: Hashable
     """Distinguishes the interests in one experiment."""
     render: Callable[[Record], Frame | None]
@@ -219,7 +220,8 @@ class Feed:
         self._ledger = ledger
         self._sources = sources
         self._batching = batching
-        self._groups: dict[str, dict[Hashable, _Group]] = {}
+        self._groups: dict[str | None, dict[Hashable, _Group]] = {}
+        """By experiment; None: of those who are interested in all."""
         self._opened = asyncio.Event()
         self._moved = asyncio.Event()
         self._tasks = [asyncio.create_task(self._open())]
@@ -293,10 +295,11 @@ class Feed:
     def _publish(self, index: int, records: Sequence[Record]) -> None:
         for record in records:
             self.positions[index] = record.position + 1
-            for group in self._groups.get(root_of(record.key), _NONE).values():
-                group.take(record, self.positions)
-                if group.pending:
-                    self._batching.add(group)
+            for experiment in (root_of(record.key), None):
+                for group in self._groups.get(experiment, _NONE).values():
+                    group.take(record, self.positions)
+                    if group.pending:
+                        self._batching.add(group)
         self._tell()
 
     def _fail(self, error: Exception) -> None:

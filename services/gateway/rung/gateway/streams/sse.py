@@ -20,6 +20,7 @@ import structlog
 from aiohttp import HttpVersion11, web
 
 from rung.events import RungError
+from rung.gateway.access.authorization import access_of
 from rung.gateway.context import Context, context_of
 from rung.gateway.problem import bad_parameter
 from rung.gateway.streams.feed import Feed, Interest, Piece, Source, Subscription, bytes_of, id_of
@@ -65,8 +66,10 @@ async def stream(
     client = _Client(request, response, context.settings.write_timeout)
     try:
         await client.send(f"retry: {RETRY_MS}\n\n".encode())
-        async with context.feeds.of(sources) as feed:
-            await _Stream(context, client, sources, positions, interest).run(feed)
+        watched = context.sight.watched(interest.experiment, access_of(request), client.cut)
+        with watched:
+            async with context.feeds.of(sources) as feed:
+                await _Stream(context, client, sources, positions, interest).run(feed)
         await response.write_eof()
     except ConnectionResetError:
         pass  # the client left

@@ -23,6 +23,9 @@ KEEP_DAYS: Final = 6
 SEVERE: Final = 7
 """The migration that adds the table of severe lines, and fills it."""
 
+STRETCHES: Final = 9
+"""The migration that adds the stretches of curves, and fills them."""
+
 _JOURNAL: Final = """
 CREATE TABLE IF NOT EXISTS migrations (number UInt32)
 ENGINE = ReplacingMergeTree ORDER BY number
@@ -92,6 +95,16 @@ def has_severe(tables: Tables) -> bool:
 def log_tables(tables: Tables) -> list[str]:
     """Return the tables that hold printed lines."""
     return ["logs", "severe"] if has_severe(tables) else ["logs"]
+
+
+def has_stretches(tables: Tables) -> bool:
+    """Return whether curves are kept in stretches, too."""
+    return applied(tables, STRETCHES)
+
+
+def metric_tables(tables: Tables) -> list[str]:
+    """Return the tables that hold reports, or what follows from them."""
+    return ["metrics", "names", "stretches"] if has_stretches(tables) else ["metrics", "names"]
 
 
 def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) -> None:

@@ -1,4 +1,4 @@
--- Each trial's best validation; of equal ones the earliest. Numbers that are not finite never win.
+-- Each trial's best validation, from the reports; of equal ones the earliest. Numbers that are not finite never win.
 -- `sign` is 1 where smaller is better, -1 where larger is.
 SELECT
     trial_id,
@@ -6,8 +6,9 @@ SELECT
     argMin(value, ({sign:Float64} * value, step)) AS best_value
 FROM metrics FINAL
 WHERE experiment_id = {experiment:String}
-    AND kind = 'validation'
+    AND kind = {kind:String}
     AND name = {name:String}
+    AND {chosen}
     AND isFinite(value)
 GROUP BY trial_id
 ORDER BY trial_id

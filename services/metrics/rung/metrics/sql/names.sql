@@ -1,5 +1,5 @@
 -- Every metric that an experiment reported.
 SELECT DISTINCT kind, name
-FROM metrics
+FROM names
 WHERE experiment_id = {experiment:String}
 ORDER BY kind, name

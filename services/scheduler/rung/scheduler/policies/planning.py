@@ -3,7 +3,8 @@
 **Starts.** A `Plan` places requests one after another in idle slots. It passes over requests that
 their experiment's `max_slots` holds back, and those that the pool could not serve even if it were
 idle: they stay in the queue, visible, and start when an agent joins that makes them possible. A
-moved trial makes no others wait, for as long as the agents that it may go to have no room.
+trial that was moved, or that may not go to some agents, makes no others wait for as long as those
+that it may go to have no room.
 
 **Yielding.** Waiting requests may have the slots of allocations that are departing already,
 whatever the reason. Where these do not suffice, allocations that the policy names are asked to
@@ -14,8 +15,8 @@ so an unchanged pool asks once. From `AT_ONCE_MAX` departures on no more are ask
 work of a decision, and how many trials checkpoint at the same moment. The work grows linearly with
 the number of allocations that may be asked to yield.
 
-Not handled: yielding to requests that may not go everywhere (a moved trial), and to those of no
-slots.
+Not handled: yielding to requests that may not go everywhere (a trial that was moved, or excludes
+agents), and to those of no slots.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,15 @@ class Start(NamedTuple):
     shares: list[Share]
 
 
+class Fit(NamedTuple):
+    """Where a request goes now."""
+
+    shares: list[Share] | None
+    """None: nowhere."""
+    limited: bool
+    """Whether it may not go everywhere, so that it makes no others wait."""
+
+
 class Plan:
     """What starts now: requests placed one after another; the pool itself stays as it is."""
 
@@ -51,10 +61,9 @@ class Plan:
         """Let a request start where there is room for it."""
         if not self._held.allows(request) or not self._room.could_fit(request.slots):
             return "passed over"
-        allowed = room_for(request, self._room)
-        shares = (allowed or self._room).fit(request.slots)
+        shares, limited = fit(request, self._room)
         if shares is None:
-            return "no room" if allowed is None else "passed over"
+            return "passed over" if limited else "no room"
         if not self.starts:
             self._room = self._room.fork()
         for share in shares:
@@ -84,7 +93,7 @@ def left_waiting(pool: State, walk: Walk, starts: Sequence[Start]) -> Iterator[R
         if request.allocation_id not in started:
             if not held.allows(request) or not pool.room.could_fit(request.slots):
                 continue
-            if room_for(request, pool.room) is not None:
+            if fit(request, pool.room).limited:
                 continue
             yield request
         held.add(request)
@@ -114,16 +123,19 @@ def make_room(
     return list(chosen)[len(asked) :]
 
 
-def room_for(request: Request, room: Room) -> Room | None:
-    """Return the part of the room that the request may go to, None if that is all of it."""
+def fit(request: Request, room: Room) -> Fit:
+    """Return where a request goes now, by where it may go."""
     offer = room.agents.get(request.to or "")
     if request.to is not None and offer is not None and offer.size >= request.slots:
-        return room.among([request.to])
-    if any(agent_id in room.agents for agent_id in request.avoid):
-        others = room.among(a for a in room.agents if a not in request.avoid)
-        if others.could_fit(request.slots):
-            return others
-    return None
+        return Fit(room.fit_on(request.to, request.slots), limited=True)
+    excluded = {name for name in request.excluded if name in room.agents}
+    avoided = {name for name in request.avoid if name in room.agents} - excluded
+    with room.without(excluded):
+        if avoided:
+            with room.without(avoided):
+                if room.could_fit(request.slots):
+                    return Fit(room.fit(request.slots), limited=True)
+        return Fit(room.fit(request.slots), limited=bool(excluded))
 
 
 class _Held:
@@ -159,7 +171,7 @@ def _more(
             if len(pool.departing) + len(chosen) + len(more) >= AT_ONCE_MAX:
                 break
             names = (name for name in lesser(request) if name not in leaving)
-            found = _clear(pool, request, room, names)
+            found = clear(pool, request, room, names)
             if not found:
                 break
             leaving |= found
@@ -182,38 +194,101 @@ def _forecast(pool: State, starts: Sequence[Start], chosen: Iterable[str]) -> Ro
     return room
 
 
-def _clear(pool: State, request: Request, room: Room, lesser: Iterable[str]) -> dict[str, None]:
+def clear(pool: State, request: Request, room: Room, lesser: Iterable[str]) -> dict[str, None]:
     """Give the slots of allocations back until a request fits; return those that it needs.
 
-    One after another is added until it fits; then each, the last but one first, has its slots
-    taken again where it fits without them. Nothing is returned where it never fits; the room is
-    of no use then.
+    One after another is added until it fits; then each, the last but one first, is left out where
+    it fits without. Only those that give slots of the agents that it would fit on are looked at
+    again. Nothing is returned, and the room stays as it is, where it never fits.
     """
-    found: dict[str, None] = {}
+    gaps, place = Gaps(room, request.slots), dict[str, int]()
     for name in lesser:
-        _give_back(room, pool.allocations[name])
-        found[name] = None
-        if room.fit(request.slots) is not None:
+        place[name] = len(place)
+        gaps.give_back(pool.allocations[name])
+        if gaps.fits:
             break
     else:
         return {}
-    for name in list(found)[-2::-1]:
-        _take_again(room, pool.allocations[name])
-        if room.fit(request.slots) is not None:
-            del found[name]
-        else:
-            _give_back(room, pool.allocations[name])
-    return found
+    on_them = {name for agent_id in gaps.agents() for name in pool.runs_on[agent_id]}
+    found = sorted((name for name in on_them if name in place), key=place.__getitem__)
+    needed = found[-1:]
+    for name in found[-2::-1]:
+        gaps.take(pool.allocations[name])
+        if not gaps.fits:
+            gaps.give_back(pool.allocations[name])
+            needed.append(name)
+    for name in needed:
+        _give_back(room, pool.allocations[name])
+    return dict.fromkeys(reversed(needed))
+
+
+class Gaps:
+    """Counts where a request fits as allocations give their slots back; the room itself stays.
+
+    It says what `Room.fit` would say, of a request that does not fit yet, without the indexes.
+    """
+
+    def __init__(self, room: Room, slots: int) -> None:
+        self._agents = room.agents
+        self._slots = slots
+        self._idle: dict[str, int] = {}
+        """Idle slots of the agents of which that changed."""
+        self._wide = 0
+        """Agents with enough idle slots for all of the request."""
+        self._whole = [len(agent_ids) for agent_ids in room.whole[:slots]]
+        """Wholly idle agents, by size."""
+        self._enough = 0
+        """Sizes of which there are enough wholly idle agents."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the request fits."""
+        return self._wide > 0 or self._enough > 0
+
+    def give_back(self, allocation: Allocation) -> None:
+        """Count the slots of an allocation as idle."""
+        for agent_id, slots in allocation.parts.items():
+            offer = self._agents.get(agent_id)
+            if offer is not None:  # and neither drained nor suspended
+                idle = self._idle.get(agent_id, len(offer.idle)) + len(slots)
+                self._idle[agent_id] = idle
+                if idle >= self._slots:
+                    self._wide += idle - len(slots) < self._slots
+                elif idle == offer.size:
+                    self._count_whole(idle, 1)
+
+    def take(self, allocation: Allocation) -> None:
+        """Count the slots of an allocation, which were given back, as taken."""
+        for agent_id, slots in allocation.parts.items():
+            offer = self._agents.get(agent_id)
+            if offer is not None:
+                idle = self._idle[agent_id]
+                self._idle[agent_id] = idle - len(slots)
+                if idle >= self._slots:
+                    self._wide -= idle - len(slots) < self._slots
+                elif idle == offer.size:
+                    self._count_whole(idle, -1)
+
+    def agents(self) -> list[str]:
+        """Return the agents with changes on which the request fits, alone or with others."""
+        return [
+            agent_id
+            for agent_id, idle in self._idle.items()
+            if idle >= self._slots
+            or (idle == self._agents[agent_id].size and self._is_enough(idle))
+        ]
+
+    def _count_whole(self, size: int, count: int) -> None:
+        self._whole += [0] * (size + 1 - len(self._whole))
+        before = self._is_enough(size)
+        self._whole[size] += count
+        self._enough += self._is_enough(size) - before
+
+    def _is_enough(self, size: int) -> bool:
+        return self._slots % size == 0 and self._whole[size] >= self._slots // size
 
 
 def _give_back(room: Room, allocation: Allocation) -> None:
     for agent_id, slots in allocation.parts.items():
         if agent_id in room.agents:  # and neither drained nor suspended
             room.give_back(agent_id, slots)
-
-
-def _take_again(room: Room, allocation: Allocation) -> None:
-    for agent_id, slots in allocation.parts.items():
-        offer = room.agents.get(agent_id)
-        if offer is not None:
-            room.take(Share(agent_id=agent_id, incarnation=offer.incarnation, slots=slots))

@@ -1,0 +1,1 @@
+"""Commands that change experiments: pause and end, extend, describe, move, delete."""

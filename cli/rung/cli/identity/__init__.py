@@ -1,0 +1,1 @@
+"""Commands about who one is: login, logout, whoami, tokens."""

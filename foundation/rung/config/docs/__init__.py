@@ -1,0 +1,1 @@
+"""The reference of the experiment file, made from its sections."""

@@ -1,0 +1,1 @@
+"""What a request may do, and where: rights in workspaces and projects."""

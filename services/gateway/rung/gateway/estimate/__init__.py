@@ -1,0 +1,1 @@
+"""The estimate of the time that is left to an experiment."""

@@ -1,0 +1,1 @@
+"""Experiment files as they are submitted: policies, secrets, problems."""

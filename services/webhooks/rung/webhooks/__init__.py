@@ -1,0 +1,1 @@
+"""Tells subscribers of what happens: webhooks, messages to Slack and Teams, e-mail."""

@@ -1,0 +1,1 @@
+"""The fork servers: processes with the frameworks imported that fork each trial process."""

@@ -1,0 +1,1 @@
+"""Isolation of trials: user ids, namespaces and mounts of their own."""

@@ -1,0 +1,1 @@
+"""Logs of trials: pipes, lines and their levels, quota."""

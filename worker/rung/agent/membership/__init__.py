@@ -1,0 +1,1 @@
+"""The agent in its pool: joins, heartbeats, placements, suspension, preemption notices."""

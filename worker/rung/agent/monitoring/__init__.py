@@ -1,0 +1,1 @@
+"""Resource usage of runs, stack dumps, and the agent's own metrics."""

@@ -1,0 +1,1 @@
+"""Objects of runs: uploads and downloads of checkpoints, code, data sources."""

@@ -1,0 +1,1 @@
+"""The outbox: events on disk until the ledger has them, and the publisher that appends them."""

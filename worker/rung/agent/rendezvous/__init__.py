@@ -1,0 +1,1 @@
+"""Rendezvous of ranks: addresses, ports, environment variables of the frameworks."""

@@ -1,0 +1,1 @@
+"""One run on this agent: its processes, their messages, its end."""

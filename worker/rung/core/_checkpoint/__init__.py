@@ -1,0 +1,1 @@
+"""Checkpoints: their writer and reader, and the object store below them."""

@@ -1,0 +1,1 @@
+"""The interface of trial processes and agents: messages, environment variables, staged folder."""

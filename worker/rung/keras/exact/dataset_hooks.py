@@ -1,0 +1,54 @@
+"""What a PyDataset does between epochs, such as to shuffle, in a run that goes on.
+
+A checkpoint does not hold a data set. What it does in `on_epoch_begin` and `on_epoch_end` draws
+from generators that are seeded for the epoch, and a run that goes on has its own data set do the
+same for all epochs that are over.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import keras
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from rung.training.rng import isolated
+from rung.training.seeds import Domain, derive
+
+_HOOKS: Final = ("on_epoch_begin", "on_epoch_end")
+
+
+class DatasetHooks:
+    """Stands before the hooks of the data that a `fit` reads, where these have their own."""
+
+    def __init__(self, adapter: Any, seed: int) -> None:
+        """Take the place of what calls the hooks.
+
+        Args:
+            adapter: what Keras made of the data given to `fit`.
+            seed: of the trial.
+        """
+        self._seed: Final = seed
+        self._hooks: Final[list[tuple[int, Callable[[], None]]]] = []
+        self.epoch = 0
+        """The one that begins or goes on."""
+        if not isinstance(adapter, PyDatasetAdapter):
+            return
+        data = adapter.py_dataset
+        for number, name in enumerate(_HOOKS):
+            if getattr(type(data), name) is getattr(keras.utils.PyDataset, name):
+                continue
+            self._hooks.append((number, getattr(data, name)))
+            called = functools.partial(self._seeded, number, getattr(adapter, name))
+            setattr(adapter, name, called)
+
+    def repeat(self, epochs: int) -> None:
+        """Have done what was done in so many epochs."""
+        for self.epoch in range(epochs):
+            for number, hook in self._hooks:
+                self._seeded(number, hook)
+        self.epoch = epochs
+
+    def _seeded(self, number: int, hook: Callable[[], None]) -> None:
+        with isolated(derive(self._seed, Domain.DATASET_HOOKS, self.epoch, number)):
+            hook()

@@ -1,0 +1,1 @@
+"""Checkpoints of a trial: its state, written to files and read from them."""

@@ -1,0 +1,1 @@
+"""The training and validation data of a trial: order, position, sharding."""

@@ -1,0 +1,121 @@
+"""Data parallel training: one model on several processes.
+
+    ddp      each rank has the whole model; gradients are averaged while they are computed
+    fsdp     each rank has a part of every parameter; they are gathered while a block computes
+
+A global batch is split over the ranks, into unequal parts where it is not divisible. Each rank's
+loss is weighted by its part, so the average over ranks is the mean over the global batch, for any
+number of ranks.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from rung import core
+from rung.training.units import InvalidPlan
+
+_BLOCK_PARAMETERS: Final = 100_000
+"""A block of this many parameters or more is sharded by itself."""
+
+
+class Parallel:
+    """The data parallel training of one rank; without effect in a single process."""
+
+    def __init__(self, run: core.Context) -> None:
+        """Join the process group, if there are other ranks.
+
+        Raises:
+            InvalidPlan: the launcher is not `torch`.
+        """
+        section = run.info.trial.config.get("distributed") or {}
+        self.ranks: Final = run.distributed
+        self.sharded: Final = section.get("strategy") == "fsdp" and self.ranks.size > 1
+        self._sync_batch_norm = bool(section.get("sync_batch_norm"))
+        self._find_unused = bool(section.get("find_unused_parameters"))
+        cuda = torch.cuda.is_available()
+        self.device: Final = _device(self.ranks) if cuda else torch.device("cpu")
+        self._joined = False
+        if self.several:
+            self._join(section)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are other ranks."""
+        return self.ranks.size > 1
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Return the module to call in place of a model, which is on the device."""
+        if not self.several or not any(p.requires_grad for p in model.parameters()):
+            return model
+        if self._sync_batch_norm and self.device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
+        return self._shard(model) if self.sharded else self._replicate(model)
+
+    def share_buffers(self, models: list[nn.Module]) -> None:
+        """Broadcast the chief's buffers, such as running means, to all ranks."""
+        if not self.several:
+            return
+        for model in models:
+            for buffer in model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+    def close(self) -> None:
+        """Destroy the process group, if this has initialised it."""
+        if self._joined:
+            self._joined = False
+            torch.distributed.destroy_process_group()
+
+    def _join(self, section: dict[str, Any]) -> None:
+        launcher = section.get("launcher") or "torch"
+        if launcher != "torch":
+            raise InvalidPlan(
+                f"distributed.launcher is {launcher!r}, but rung.torch works over torch's own "
+                "process group: use `launcher: torch`"
+            )
+        cuda = self.device.type == "cuda"
+        backend = section.get("backend") or ("nccl" if cuda else "gloo")
+        if cuda:
+            torch.cuda.set_device(self.device)
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(
+                backend, device_id=self.device if backend == "nccl" else None
+            )
+            self._joined = True
+
+    def _replicate(self, model: nn.Module) -> nn.Module:
+        from rung.torch.ddp_buckets import settle  # noqa: PLC0415 - of no use to a single process
+        from rung.torch.ddp_model import Replica  # noqa: PLC0415 - as above
+
+        replica = Replica(model, find_unused_parameters=self._find_unused)
+        settle(replica)
+        return replica
+
+    def _shard(self, model: nn.Module) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - as above
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - as above
+
+        mesh = init_device_mesh(self.device.type, (self.ranks.size,))
+        for block in _blocks(model):
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+
+
+def _device(ranks: core.DistributedContext) -> torch.device:
+    """Return the GPU of this rank: by its local rank among the visible ones."""
+    if ranks.size == 1:
+        return torch.device("cuda")
+    return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the large entries of a model's lists of modules, innermost first."""
+    for child in model.children():
+        yield from _blocks(child)
+        if isinstance(model, nn.ModuleList | nn.Sequential):
+            size = sum(parameter.numel() for parameter in child.parameters())
+            if size >= _BLOCK_PARAMETERS and not isinstance(child, nn.ModuleList):
+                yield child

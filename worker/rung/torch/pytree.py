@@ -1,0 +1,92 @@
+"""Tensors in nested containers, such as batches: lists, tuples, mappings, dataclasses."""
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a value with a function applied to each of its tensors."""
+    match value:
+        case torch.Tensor():
+            return change(value)
+        case _:
+            return _rebuilt(value, lambda item: mapped(item, change))
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Return a value with each of its tensors on a device.
+
+    Objects with a `to` method (packed sequences, graphs, batches of tokenizers) are moved by that.
+    """
+    match value:
+        case torch.Tensor():
+            return value.to(device, non_blocking=True)
+        case _ if not isinstance(value, type) and callable(getattr(value, "to", None)):
+            there = value.to(device)
+            return value if there is None else there
+        case _:
+            return _rebuilt(value, lambda item: moved(item, device))
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a container of the same type with each item changed; other values unchanged."""
+    match value:
+        case Mapping():
+            return _mapping(value, {key: change(item) for key, item in value.items()})
+        case tuple() if hasattr(value, "_fields"):
+            return type(value)(*(change(item) for item in value))
+        case list() | tuple():
+            return type(value)(change(item) for item in value)
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            made = copy.copy(value)
+            for field in dataclasses.fields(value):
+                if hasattr(value, field.name):
+                    object.__setattr__(made, field.name, change(getattr(value, field.name)))
+            return made
+        case _:
+            return value
+
+
+def _mapping(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """Return a mapping of the same type; a dict if that cannot be copied or written."""
+    if type(value) is dict:
+        return items
+    try:
+        made: Any = copy.copy(value)
+        for key, item in items.items():
+            made[key] = item
+    except TypeError:
+        return items
+    return made
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested mappings, lists and tuples."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    for item in _items(value):
+        yield from tensors_in(item)
+
+
+def mappings_in(value: Any) -> Iterator[Mapping[Any, Any]]:
+    """Yield the mappings in nested mappings, lists and tuples; the outer ones first."""
+    if isinstance(value, Mapping):
+        yield value
+    for item in _items(value):
+        yield from mappings_in(item)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return the items of a mapping, list or tuple; none of anything else."""
+    match value:
+        case Mapping():
+            return value.values()
+        case list() | tuple():
+            return value
+        case _:
+            return ()
