@@ -14,16 +14,22 @@ KAFKA  := $(VENV)/kafka
 KEYCLOAK := $(VENV)/keycloak
 CLICKHOUSE := $(VENV)/.clickhouse
 DEPLOYING := $(VENV)/.deploying
-MINIO  := $(VENV)/.minio
 FRAMEWORKS := $(VENV)/.frameworks
 LOWEST := $(VENV)/lowest/.installed
 NEWEST := $(VENV)/newest/.installed
+
+# What is built from source takes minutes, and is kept for all clones, by version.
+CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rung
+HELM_VERSION  := v3.22.0
+MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
+HELM   := $(CACHE)/helm-$(HELM_VERSION)/helm
+MINIO  := $(CACHE)/minio-$(MINIO_VERSION)/minio
 
 # Tests start hundreds of processes, which are to find what they import compiled, also where the
 # environment says that nothing is to be kept: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo cluster test check test-fast test-processes test-stores test-ledger sim test-attacks test-e2e test-frameworks test-cluster test-horovod soak bench docs clean
+.PHONY: demo cluster test setup check test-fast test-processes test-stores test-ledger sim test-attacks test-e2e test-frameworks test-cluster test-horovod soak bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
@@ -33,12 +39,15 @@ demo: $(SETUP)
 cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
 	$(BIN)/python deploy/local/cluster
 
-# Everything that has to hold: lint, types, layers, and all lanes of tests.
-# The last two long ones wait more than they compute: where CI keeps no wheel of Horovod, it is
-# built behind them.
-test: check test-fast test-processes test-stores test-ledger sim test-attacks
-	$(BIN)/python deploy/horovod/meanwhile.py $(VENV) $(MAKE) test-e2e test-frameworks test-cluster
-	$(MAKE) test-horovod
+# What every change must pass: lint, types, layers, and all lanes of tests; LANES="fast ledger" runs
+# these alone. It ends with a table of their times. A test that failed and passes when it is repeated
+# is listed there as FLAKY; more than three fail the run, and with RUNG_REPEAT=0 one does.
+LANES := setup check fast processes stores ledger sim attacks e2e frameworks cluster horovod
+test: | $(BIN)/python
+	MAKE="$(MAKE)" $(BIN)/python tests/lanes.py run $(LANES)
+
+# Everything that the lanes need.
+setup: $(DEV) $(DEPLOYING) $(BROWSER) $(CLICKHOUSE) $(KAFKA) $(KEYCLOAK) $(FRAMEWORKS) $(LOWEST) $(NEWEST)
 
 # Lint, format, strict types, layers; advisories of the pinned packages, where there is a source.
 check: $(DEV)
@@ -50,30 +59,32 @@ check: $(DEV)
 
 # Pure parts and single services. Folders that are other lanes' as a whole are not even imported;
 # test_layout.py checks that they are.
+REPEATED := $(BIN)/python tests/lanes.py pytest
+PYTEST := $(REPEATED) $(BIN)/pytest
 OTHER_LANES := attacks e2e keras lightning sim tensorflow_loop transformers
 SHORT := not e2e and not stores and not ledger and not sim and not attacks and not cluster and not horovod
 # Files of the fast lane lie in memory where there are 4 GiB for them, and go with their tests:
 # what a gateway's start waits for is the disk.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 4194304 && $$NF == "/dev/shm" {print $$NF}')
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
-	TMPDIR=$(or $(MEMORY),$(TMPDIR)) $(BIN)/pytest -o tmp_path_retention_policy=failed \
+	TMPDIR=$(or $(MEMORY),$(TMPDIR)) $(PYTEST) -o tmp_path_retention_policy=failed \
 	    -m "not processes and $(SHORT)" -n 2 $(OTHER_LANES:%=--ignore tests/%)
 
 # An agent with trial processes, `rung up`, services, a gateway under hostile connections: short, each by itself.
 test-processes: $(DEV)
-	$(BIN)/pytest -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
+	$(PYTEST) -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
 
 # Series in chDB and on a ClickHouse server, objects in a folder and on S3: each against the same tests.
 test-stores: $(DEV) $(CLICKHOUSE)
-	$(BIN)/pytest -m stores -n 2 tests/metrics tests/storage
+	$(PYTEST) -m stores -n 2 tests/metrics tests/storage
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)
-	$(BIN)/pytest -m ledger
+	$(PYTEST) -m ledger
 
 # Seeded simulations of the whole system, with faults; the collector against its reference.
 sim: $(DEV)
-	$(BIN)/pytest -m sim -n 2
+	$(PYTEST) -m sim -n 2
 
 # Generated attacks, half a minute a module, others for each commit: RUNG_ATTACK_SECONDS=600 for
 # longer, and RUNG_ATTACK_SEED for the same ones again.
@@ -81,43 +92,46 @@ COMMIT := $(shell git rev-parse HEAD 2>/dev/null | cut -c 1-7)
 test-attacks: export RUNG_ATTACK_SEED := $(or $(RUNG_ATTACK_SEED),$(shell printf %d 0x$(or $(COMMIT),1)))
 test-attacks: $(DEV)
 	@echo "RUNG_ATTACK_SEED=$(RUNG_ATTACK_SEED)"
-	$(BIN)/pytest -m attacks -n 2 --dist loadfile
+	$(PYTEST) -m attacks -n 2 --dist loadfile
 
 # Real processes, killed at bad moments. TensorFlow and what torch compiles with bring an LLVM each,
 # and one process cannot hold both.
 TENSORFLOW := tests/tensorflow_loop tests/keras/test_exact.py
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(KEYCLOAK) $(FRAMEWORKS)
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile $(TENSORFLOW:%=--ignore %)
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile $(TENSORFLOW)
+	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW:%=--ignore %)
+	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW)
 
 # Keras, TensorFlow, Lightning and Transformers in the lowest versions that are declared, and in the
 # newest where that is not pinned: private interfaces, and a trial of each that is killed at every step.
 test-frameworks: $(LOWEST) $(NEWEST)
-	$(VENV)/lowest/bin/python -m pytest -m versions -n 2 --dist loadfile $(TENSORFLOW:%=--ignore %) tests/keras tests/lightning tests/transformers
-	$(VENV)/lowest/bin/python -m pytest -m versions $(TENSORFLOW)
-	$(VENV)/newest/bin/python -m pytest -m versions tests/transformers
+	$(REPEATED) $(VENV)/lowest/bin/python -m pytest -m versions -n 2 --dist loadfile $(TENSORFLOW:%=--ignore %) tests/keras tests/lightning tests/transformers
+	$(REPEATED) $(VENV)/lowest/bin/python -m pytest -m versions $(TENSORFLOW)
+	$(REPEATED) $(VENV)/newest/bin/python -m pytest -m versions tests/transformers
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
-test-cluster: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(MINIO)
-	$(BIN)/pytest -m cluster
+test-cluster: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(if $(wildcard $(MINIO)),$(BIN)/minio)
+	$(PYTEST) -m cluster
 
 # Horovod's ranks, also under kills, on one agent and on a cluster's two; without a wheel for this
 # torch the tests say so, and skip.
 test-horovod: $(DEV) $(KAFKA) $(CLICKHOUSE)
-	$(BIN)/pytest -m horovod
+	$(PYTEST) -m horovod
 
 # The long forms of what `make test` does shortly, about three hours: simulations, generated attacks,
-# faults on a cluster, kills beside trainings. RUNG_ATTACK_SEED, RUNG_FAULTS_SEED and RUNG_OUTLIVE_SEED
-# repeat them.
+# faults on a cluster, kills beside trainings; and what is built from source for it, MinIO and Horovod.
+# RUNG_ATTACK_SEED, RUNG_FAULTS_SEED and RUNG_OUTLIVE_SEED repeat them.
 soak: export RUNG_SIM_SEEDS := 2000
 soak: export RUNG_ATTACK_SECONDS := 1200
 soak: export RUNG_FAULTS := 500
+soak: export RUNG_KILLS := 50
 soak: export RUNG_OUTLIVE_SECONDS := 600
-soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(MINIO)
+soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 	$(BIN)/pytest -m sim -n 2 --timeout 7200 tests/sim
 	$(MAKE) test-attacks
-	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py
-	$(BIN)/pytest -m e2e tests/e2e/test_outlive.py
+	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py tests/storage
+	$(BIN)/pytest -m e2e tests/e2e/test_kills.py tests/e2e/test_outlive.py
+	deploy/horovod/build $(VENV) --no-install
+	$(MAKE) test-horovod
 
 # Speeds, each as a ratio against a named peer or limit, and a table of the figures that have aims.
 # BENCH="scheduler show" runs these alone. It fails behind the table where a script missed an aim.
@@ -201,21 +215,26 @@ $(KEYCLOAK): deploy/keycloak/pom.xml | $(BIN)/python
 	touch $@
 
 # A ClickHouse server; on Debian and its kin root may install it.
-$(CLICKHOUSE): | $(BIN)/python
+$(CLICKHOUSE): | $(BIN)/python $(BROWSER)
 	command -v clickhouse-server >/dev/null || command -v clickhouse >/dev/null \
 	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
 	  || { echo "The tests of the cluster need a ClickHouse server: install it, then make test again."; exit 1; }
 	touch $@
 
 # What holds the chart and the alerts to their formats; a test that lacks its tool says so.
-$(DEPLOYING): | $(BIN)/python
-	command -v go >/dev/null && GOBIN=$(CURDIR)/$(BIN) go install helm.sh/helm/v3/cmd/helm@v3.22.0 || true
+$(DEPLOYING): | $(BIN)/python $(CLICKHOUSE)
+	command -v go >/dev/null && $(MAKE) $(HELM) && ln -sf $(HELM) $(BIN)/helm || true
 	command -v promtool >/dev/null || { cd $(VENV) && apt-get download -qq prometheus \
 	  && dpkg-deb -x prometheus_*.deb prom && cp prom/usr/bin/promtool bin/; } || true
 	touch $@
 
-# MinIO from its source, for no package carries it; without Go its tests say so, and skip.
-$(MINIO): | $(BIN)/python
-	command -v go >/dev/null && GOBIN=$(CURDIR)/$(BIN) go install \
-	  github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c || echo "MinIO is left out: it needs Go."
-	touch $@
+$(HELM):
+	GOBIN=$(@D) go install helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+
+# MinIO from its source, for no package carries it: `make soak` builds it. Where none is kept, the
+# tests of `make test` say so, and SeaweedFS is the S3 server of all others.
+$(BIN)/minio: $(MINIO) | $(BIN)/python
+	ln -sf $< $@
+
+$(MINIO):
+	GOBIN=$(@D) go install github.com/minio/minio@$(MINIO_VERSION)

@@ -18,6 +18,7 @@ from rung.client import (
     ExperimentHandle,
     NotFound,
     Plot,
+    _wait,
 )
 from rung.config.code_archive import InvalidCode
 from rung.config.code_folder import pack
@@ -163,8 +164,11 @@ def test_logs_print_as_text(server: Scripted, handle: ExperimentHandle) -> None:
     assert request.query == {"order": "newest", "limit": "2"}
 
 
-def test_waiting_returns_once_it_ended(server: Scripted, handle: ExperimentHandle) -> None:
+def test_waiting_returns_once_it_ended(
+    server: Scripted, handle: ExperimentHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And is noted at each change; a time limit is one."""
+    monkeypatch.setattr(_wait, "POLL_S", 0.05)
     active = json_answer(recorded_answers.experiment("active", config=CONFIG))
     ended = json_answer(recorded_answers.experiment(config=CONFIG))
     server.on("/experiments/k3v9x2ab", active, active, ended)
