@@ -75,7 +75,7 @@ test-processes: $(DEV)
 	$(PYTEST) -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
 
 # Series in chDB and on a ClickHouse server, objects in a folder and on S3: each against the same tests.
-test-stores: $(DEV) $(CLICKHOUSE)
+test-stores: $(DEV) $(CLICKHOUSE) $(if $(wildcard $(MINIO)),$(BIN)/minio)
 	$(PYTEST) -m stores -n 2 tests/metrics tests/storage
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
@@ -109,7 +109,7 @@ test-frameworks: $(LOWEST) $(NEWEST)
 	$(REPEATED) $(VENV)/newest/bin/python -m pytest -m versions tests/transformers
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
-test-cluster: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(if $(wildcard $(MINIO)),$(BIN)/minio)
+test-cluster: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE)
 	$(PYTEST) -m cluster
 
 # Horovod's ranks, also under kills, on one agent and on a cluster's two; without a wheel for this
@@ -128,7 +128,8 @@ soak: export RUNG_OUTLIVE_SECONDS := 600
 soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 	$(BIN)/pytest -m sim -n 2 --timeout 7200 tests/sim
 	$(MAKE) test-attacks
-	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py tests/storage
+	$(BIN)/pytest -m stores tests/storage
+	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py
 	$(BIN)/pytest -m e2e tests/e2e/test_kills.py tests/e2e/test_outlive.py
 	deploy/horovod/build $(VENV) --no-install
 	$(MAKE) test-horovod

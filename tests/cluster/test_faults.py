@@ -1,4 +1,4 @@
-"""A cluster under a hundred faults, while it searches: nothing acknowledged is lost or doubled."""
+"""A cluster under faults, while it searches: nothing acknowledged is lost or doubled."""
 
 import asyncio
 import itertools
@@ -21,7 +21,8 @@ from servers.network import Network
 from support.ledger.brokers import KAFKA
 from support.user import User, config, wait_for
 
-FAULTS = int(os.environ.get("RUNG_FAULTS", "100"))
+FAULTS = int(os.environ.get("RUNG_FAULTS", "30"))
+"""More than parts that are killed and long faults; `make soak` sets 500."""
 PAUSE_S = 1.5
 SEED = int(os.environ.get("RUNG_FAULTS_SEED", "11"))
 REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
@@ -92,7 +93,7 @@ async def _prove(cluster: LocalCluster, objects: ObjectStore) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.timeout(15 * max(FAULTS, 100))
-def test_a_hundred_faults(
+def test_searches_under_faults(
     new_cluster: NewCluster,
     network: Network | None,
     tmp_path: Path,

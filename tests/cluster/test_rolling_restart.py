@@ -14,13 +14,13 @@ import yaml
 from cluster.conftest import NewCluster, user_of
 from rung.client import Client, ServerFailed, Unreachable
 from rung.config.code_folder import pack
+from servers.cluster import REPLICAS
 from support.user import CURVE, User, config, wait_for
 
 PATIENCE_S = 15.0
 _STARTS = 4
 """The search may rest for as many times as long as a process takes to start, where the machine is
 so busy that this is more than the above."""
-REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
 # A run is over in a fifth of a second, so that no progress lasts which needs no decision and no
 # grant; it leaves slots for what is submitted meanwhile, and does not end by itself.
 SEARCH: dict[str, Any] = {
@@ -156,7 +156,7 @@ def test_a_search_that_stops_for_good_is_noticed() -> None:
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(new_cluster: NewCluster) -> None:
     """No request fails for longer than a retry, each counts once, the search goes on in 15 s."""
-    cluster = new_cluster(replicas=REPLICAS, agents=2, slots=2, partitions=4)
+    cluster = new_cluster(replicas={**REPLICAS, "gateway": 2}, agents=2, slots=2, partitions=4)
     cluster.start()
     users = [
         User(cluster.folder, {**cluster.environment, "RUNG_URL": url}) for url in cluster.urls

@@ -8,7 +8,7 @@ from servers.s3 import S3Server
 from storage.s3.bucket import open_at
 from storage.s3.proxy import Proxy
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.stores
 
 
 def test_a_download_that_breaks_goes_on_where_it_broke(

@@ -14,7 +14,7 @@ from servers.s3 import S3Server
 from storage.s3.bucket import open_at
 from storage.s3.proxy import Proxy
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.stores
 
 
 def test_a_server_that_stalls_is_given_up_and_found_again(own: S3Server) -> None:

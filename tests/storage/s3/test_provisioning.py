@@ -13,7 +13,7 @@ from servers.minio import Minio
 from servers.s3 import S3Server
 from storage.s3.bucket import open_at
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.stores
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from storage.conformance import ObjectStoreContract
 from storage.s3.bucket import PART, open_at
 from storage.s3.proxy import Proxy
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.stores
 
 KEY = "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 

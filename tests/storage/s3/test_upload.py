@@ -11,7 +11,7 @@ from servers.s3 import S3Server
 from storage.s3.bucket import PART, open_at
 from storage.s3.proxy import Proxy
 
-pytestmark = pytest.mark.cluster
+pytestmark = pytest.mark.stores
 
 
 def test_a_server_killed_in_the_middle_of_an_upload(
