@@ -98,7 +98,7 @@ test-attacks: $(DEV)
 # and one process cannot hold both.
 TENSORFLOW := tests/tensorflow_loop tests/keras/test_exact.py
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(KEYCLOAK) $(FRAMEWORKS)
-	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW:%=--ignore %)
+	$(PYTEST) -m e2e -n 3 --dist loadfile $(TENSORFLOW:%=--ignore %)
 	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW)
 
 # Keras, TensorFlow, Lightning and Transformers in the lowest versions that are declared, and in the
