@@ -5,9 +5,11 @@ import base64
 import contextlib
 import json
 import shutil
+import subprocess
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 import pytest
@@ -22,22 +24,24 @@ _FLAGS: Final = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    "--disable-background-timer-throttling",
     "--disable-dev-shm-usage",
     "--remote-debugging-port=0",
-    "--window-size=1400,1000",
 )
+_WINDOW: Final = {"width": 1400, "height": 1000, "newWindow": True}
 _WAIT_S: Final = 20.0
+_START_S: Final = 60.0
 
 
-class Browser:
-    """One tab."""
+class Connection:
+    """A WebSocket of the DevTools protocol."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._number = 0
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self.complaints: list[str] = []
-        """What the page threw, and what the console or the security policy complained about."""
         self._reading = asyncio.create_task(self._read())
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -50,6 +54,31 @@ class Browser:
         assert "error" not in result, result["error"]
         found: dict[str, Any] = result["result"]
         return found
+
+    async def close(self) -> None:
+        """Close the socket."""
+        await self._socket.close()
+        await self._reading
+
+    def notice(self, event: dict[str, Any]) -> None:
+        """Take an event."""
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            data = json.loads(message.data)
+            if "id" not in data:
+                self.notice(data)
+            elif answer := self._answers.pop(data["id"], None):
+                answer.set_result(data)
+
+
+class Browser(Connection):
+    """One tab, which shares cookies and storage with no other."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        super().__init__(socket)
+        self.complaints: list[str] = []
+        """What the page threw, and what the console or the security policy complained about."""
 
     async def open(self, url: str) -> None:
         """Go to an address."""
@@ -121,26 +150,61 @@ class Browser:
         answer = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 
-    async def close(self) -> None:
-        """Have the browser go down."""
-        await self._socket.send_json({"id": 0, "method": "Browser.close"})
-        await self._reading
+    def notice(self, event: dict[str, Any]) -> None:
+        """Keep a complaint."""
+        if event["method"] == "Runtime.exceptionThrown":
+            details = event["params"]["exceptionDetails"]
+            thrown = details.get("exception", {}).get("description", "")
+            self.complaints.append(f"{details['text']} {thrown}")
+        elif event["method"] == "Log.entryAdded":
+            entry = event["params"]["entry"]
+            own = "willReadFrequently" in entry["text"]  # a test's looking at the pixels
+            if entry["level"] in {"warning", "error"} and not own:
+                self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
 
-    async def _read(self) -> None:
-        async for message in self._socket:
-            data = json.loads(message.data)
-            if "id" in data:
-                if answer := self._answers.pop(data["id"], None):
-                    answer.set_result(data)
-            elif data["method"] == "Runtime.exceptionThrown":
-                details = data["params"]["exceptionDetails"]
-                thrown = details.get("exception", {}).get("description", "")
-                self.complaints.append(f"{details['text']} {thrown}")
-            elif data["method"] == "Log.entryAdded":
-                entry = data["params"]["entry"]
-                own = "willReadFrequently" in entry["text"]  # a test's looking at the pixels
-                if entry["level"] in {"warning", "error"} and not own:
-                    self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
+
+class Chromium:
+    """A Chromium process, which tests share: it takes a second to start."""
+
+    def __init__(self, profile: Path) -> None:
+        self._profile = profile
+        self._address = ""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [find_chromium(), *_FLAGS, f"--user-data-dir={self._profile}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + _START_S
+        while len(lines := _lines(self._profile / "DevToolsActivePort")) < 2:
+            assert time.monotonic() < deadline, "Chromium did not start"
+            time.sleep(0.05)  # it lies in another process: there is nothing to await
+        port, self._path = lines
+        self._address = f"ws://127.0.0.1:{port}"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+    @contextlib.asynccontextmanager
+    async def browse(self) -> AsyncIterator[Browser]:
+        """Open a tab in a context of its own, and close both behind the block."""
+        async with aiohttp.ClientSession() as session:
+            whole = Connection(await session.ws_connect(f"{self._address}{self._path}"))
+            made = await whole.call("Target.createBrowserContext")
+            target = await whole.call("Target.createTarget", url="about:blank", **_WINDOW, **made)
+            page = f"{self._address}/devtools/page/{target['targetId']}"
+            browser = Browser(await session.ws_connect(page, max_msg_size=0))
+            try:
+                for domain in ("Page", "Runtime", "Log"):
+                    await browser.call(f"{domain}.enable")
+                yield browser
+            finally:
+                await browser.close()
+                await whole.call("Target.disposeBrowserContext", **made)
+                await whole.close()
 
 
 def find_chromium() -> str:
@@ -152,43 +216,6 @@ def find_chromium() -> str:
         "the tests of the page drive a headless Chromium, and none is on the PATH; get it with "
         "`apt-get update && apt-get install -y chromium`, or put a Chrome there"
     )
-
-
-@contextlib.asynccontextmanager
-async def browse(profile: Path) -> AsyncIterator[Browser]:
-    """Start a Chromium with an empty profile, and return its tab."""
-    process = await asyncio.create_subprocess_exec(
-        find_chromium(),
-        *_FLAGS,
-        f"--user-data-dir={profile}",
-        "about:blank",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        port = await _port(profile / "DevToolsActivePort")
-        async with aiohttp.ClientSession() as session:
-            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
-                tabs = await answer.json()
-            url = next(tab for tab in tabs if tab["type"] == "page")["webSocketDebuggerUrl"]
-            browser = Browser(await session.ws_connect(url, max_msg_size=0))
-            for domain in ("Page", "Runtime", "Log"):
-                await browser.call(f"{domain}.enable")
-            yield browser
-            await browser.close()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _port(path: Path) -> int:
-    async with asyncio.timeout(_WAIT_S):
-        while True:
-            lines = await asyncio.to_thread(_lines, path)
-            if len(lines) == 2:
-                return int(lines[0])
-            await asyncio.sleep(0.05)
 
 
 def _lines(path: Path) -> list[str]:

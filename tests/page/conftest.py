@@ -2,13 +2,13 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from page.browser import Browser, browse
+from page.browser import Browser, Chromium
 from rung.api import Audit
 from rung.events import Payload
 from rung.gateway.context import Parts
@@ -122,9 +122,16 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     await site.series.close()
 
 
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """A Chromium for all tests."""
+    with Chromium(tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
 @pytest.fixture
-async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
-    """A fresh Chromium; at the end the page must not have complained about anything."""
-    async with browse(tmp_path / "profile") as browser:
+async def browser(chromium: Chromium) -> AsyncIterator[Browser]:
+    """A fresh tab; at the end the page must not have complained about anything."""
+    async with chromium.browse() as browser:
         yield browser
         assert browser.complaints == []

@@ -3,13 +3,12 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 import pytest
 
-from page.browser import Browser, browse
+from page.browser import Browser, Chromium
 from page.conftest import TOKEN, Site
 from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.runtime.relay import relay
@@ -93,11 +92,11 @@ async def admin(site: Site, browser: Browser) -> Browser:
 
 
 @pytest.fixture
-async def member(site: Site, tmp_path: Path) -> AsyncIterator[Browser]:
+async def member(site: Site, chromium: Chromium) -> AsyncIterator[Browser]:
     """Another browser, of the user anna, who is not signed in yet."""
     await _make(site, "/users", name="anna")
     await _make(site, "/users/anna/password", password=PASSWORD)
-    async with browse(tmp_path / "anna") as browser:
+    async with chromium.browse() as browser:
         yield browser
 
 
