@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,18 +92,28 @@ class Script:
         return [json.loads(line) for line in (self.folder / "stdout").read_text().splitlines()]
 
 
-def _trains(installation: Installation) -> bool:
-    """Return whether there is an experiment with some validations."""
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Give an installation that runs, for all tests that leave it alone."""
+    item = Installation(tmp_path_factory.mktemp("running") / "data")
+    item.up()
+    yield item
+    item.down()
+
+
+def _experiment(script: Script) -> str | None:
+    """Return the experiment of a script, None before its search has begun."""
+    found = re.search("rung: experiment ([a-z0-9]+);", script.said)
+    return found[1] if found else None
+
+
+def _trains(installation: Installation, script: Script) -> bool:
+    """Return whether the experiment of a script has some validations."""
+    experiment = _experiment(script)
     try:
-        (item,) = installation.get("/experiments")["items"]
-        return installation.validations(item["id"]) > 3
+        return experiment is not None and installation.validations(experiment) > 3
     except (OSError, ValueError, RungError):
         return False
-
-
-def _submitted(script: Script) -> bool:
-    """Return whether a script's search has begun."""
-    return "rung: experiment " in script.said
 
 
 @contextlib.contextmanager
@@ -135,17 +146,19 @@ def test_a_script_where_nothing_runs(tmp_path: Path) -> None:
         installation.down()
 
 
-def test_a_function_that_reports_is_promoted_and_resumed(installation: Installation) -> None:
+def test_a_function_that_reports_is_promoted_and_resumed(
+    running: Installation, tmp_path: Path
+) -> None:
     """By ASHA with promotions each run goes on where the last one's checkpoint was."""
     method = '{"name": "asha", "stop_once": False, "divisor": 2, "num_rungs": 3}'
     text = SLOW.replace('method="grid"', f"method={method}, trials=8, seed=1")
     text = text.replace("time.sleep(0.1)", "pass").replace("length=60", "length=8")
     text += 'print((result.best.download("best") / "total.json").read_text())\n'
-    script = Script(installation.folder / "user", text, RUNG_DATA=str(installation.folder))
+    script = Script(tmp_path / "user", text, RUNG_DATA=str(running.folder))
     (experiment, value), total = script.ended(script.start())
     assert value == -16.0
     assert total == 16.0
-    with Client(data=installation.folder) as client:
+    with Client(data=running.folder) as client:
         trials = client.trials(experiment)
     assert max(trial.run for trial in trials) == 3
     for trial in trials:
@@ -154,28 +167,29 @@ def test_a_function_that_reports_is_promoted_and_resumed(installation: Installat
         ]
 
 
-def test_a_search_on_a_server_far_away(installation: Installation, tmp_path: Path) -> None:
+def test_a_search_on_a_server_far_away(running: Installation, tmp_path: Path) -> None:
     """By URL and token alone; the data folder of this machine is not touched."""
-    url, token = installation.server
+    url, token = running.server
     here = tmp_path / "not-here"
     environment = {"RUNG_URL": url, "RUNG_TOKEN": token, "RUNG_DATA": str(here)}
     script = Script(tmp_path / "user", PLAIN, **environment)
     ((experiment, *_),) = script.ended(script.start())
     assert not here.exists()
-    assert installation.get(f"/experiments/{experiment}")["state"] == "completed"
+    assert running.get(f"/experiments/{experiment}")["state"] == "completed"
 
 
-def test_a_killed_script_leaves_the_search_of_a_running_rung(installation: Installation) -> None:
+def test_a_killed_script_leaves_the_search_of_a_running_rung(
+    running: Installation, tmp_path: Path
+) -> None:
     """The search is the server's: it goes on, and another script finds it."""
     text = SLOW.replace("length=60", "length=20")
-    script = Script(installation.folder / "user", text, RUNG_DATA=str(installation.folder))
+    script = Script(tmp_path / "user", text, RUNG_DATA=str(running.folder))
     process = script.start()
-    wait_for(lambda: _trains(installation), "it trains")
+    wait_for(lambda: _trains(running, script), "it trains")
     process.kill()
     process.wait()
-    with Client(data=installation.folder) as client:
-        (item,) = client.experiments().items
-        handle = client.handle(item.id).wait(timeout=200)
+    with Client(data=running.folder) as client:
+        handle = client.handle(str(_experiment(script))).wait(timeout=200)
         assert handle.state == "completed"
         assert handle.best().value == -40.0
 
@@ -188,7 +202,7 @@ def test_a_killed_script_takes_its_own_rung_along(tmp_path: Path) -> None:
         script = Script(tmp_path / "user", text, RUNG_DATA=str(data))
         process = script.start()
         installation = Installation(data)
-        wait_for(lambda: _trains(installation), "it trains")
+        wait_for(lambda: _trains(installation, script), "it trains")
         everything = psutil.Process(read_server(data).pid).children(recursive=True)
         process.kill()
         process.wait()
@@ -211,7 +225,7 @@ def test_a_killed_rung_of_its_own_is_started_again(tmp_path: Path) -> None:
         script = Script(tmp_path / "user", SLOW, RUNG_DATA=str(data))
         process = script.start()
         installation = Installation(data)
-        wait_for(lambda: _trains(installation), "it trains")
+        wait_for(lambda: _trains(installation, script), "it trains")
         installation.kill_server()
         ((_, value),) = script.ended(process)
         assert value == -120.0
@@ -233,9 +247,9 @@ def test_two_scripts_at_once(tmp_path: Path) -> None:
             tmp_path / "long", SLOW.replace("length=60", "length=150"), RUNG_DATA=str(data)
         )
         first = short.start()
-        wait_for(lambda: _submitted(short), "the first one started Rung, and searches")
+        wait_for(lambda: _experiment(short), "the first one started Rung, and searches")
         second = long.start()
-        wait_for(lambda: _submitted(long), "the second one searches there")
+        wait_for(lambda: _experiment(long), "the second one searches there")
         assert "started Rung on" in short.said
         assert "started Rung on" not in long.said
         gate.touch()
@@ -247,20 +261,19 @@ def test_two_scripts_at_once(tmp_path: Path) -> None:
         assert not is_running(data)
 
 
-def test_an_interrupt_pauses_the_search(installation: Installation) -> None:
+def test_an_interrupt_pauses_the_search(running: Installation, tmp_path: Path) -> None:
     """Nothing trains any more, nothing is lost, and the message says how it goes on."""
-    script = Script(installation.folder / "user", SLOW, RUNG_DATA=str(installation.folder))
+    script = Script(tmp_path / "user", SLOW, RUNG_DATA=str(running.folder))
     process = script.start()
-    wait_for(lambda: _trains(installation), "it trains")
+    wait_for(lambda: _trains(running, script), "it trains")
     process.send_signal(signal.SIGINT)
     process.wait(timeout=200)
     assert process.returncode == -signal.SIGINT
-    with Client(data=installation.folder) as client:
-        (item,) = client.experiments().items
-        handle = client.handle(item.id)
+    with Client(data=running.folder) as client:
+        handle = client.handle(str(_experiment(script)))
         assert handle.state == "paused"
-        assert f"`rung resume {item.id}` continues it" in script.said
-        wait_for(lambda: not installation.trials(), "nothing trains")
+        assert f"`rung resume {handle.id}` continues it" in script.said
+        wait_for(lambda: not running.trials(), "nothing trains")
         handle.resume()
         handle.wait(timeout=200)
         assert handle.best().value == -120.0
@@ -291,18 +304,18 @@ rung.tune(train, {{"x": rung.uniform(0, 1)}}, trials=8, quiet=True)
     ],
 )  # fmt: skip
 def test_a_function_that_fails_is_explained(
-    installation: Installation, body: str, says: list[str]
+    running: Installation, tmp_path: Path, body: str, says: list[str]
 ) -> None:
     """The script ends with the function's own traceback, and the search does not run on."""
     text = BAD.format(body=body)
-    script = Script(installation.folder / "user", text, RUNG_DATA=str(installation.folder))
+    script = Script(tmp_path / "user", text, RUNG_DATA=str(running.folder))
     process = script.start()
     assert process.wait(timeout=240) == 1
     assert "ExperimentFailed" in script.said
     assert all(part in script.said for part in says), script.said
     assert "rung/function" not in script.said
-    (item,) = installation.get("/experiments")["items"]
-    assert item["state"] in {"errored", "canceled"}
+    experiment = running.get("/experiments?limit=1")["items"][0]
+    assert experiment["state"] in {"errored", "canceled"}
 
 
 def test_a_notebook(tmp_path: Path) -> None:
