@@ -96,7 +96,7 @@ def on_one_machine(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, tuple[dict[str, Any], list[str]]]:
     """Return of each method the result and the decisions on SQLite."""
-    machine = Installation(tmp_path_factory.mktemp("one") / "data")
+    machine = Installation(tmp_path_factory.mktemp("one") / "data", cold=False)
     machine.up()
     try:
         ids = {name: machine.submit(_experiment(name), EXAMPLE) for name in METHODS}

@@ -73,7 +73,7 @@ def test_killed_amid_deletions(installation: Installation, tmp_path: Path) -> No
     chance = random.Random(7)  # noqa: S311 - repeatable, not secret
     ids = [
         installation.submit(config(f"n{number}", SEARCH, hyperparameters=FAST))
-        for number in range(3)
+        for number in range(2)
     ]
     for name in ids:
         installation.ended(name)

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Return a `rung up` with two slots."""
-    item = Installation(tmp_path_factory.mktemp("slots") / "data", slots=2)
+    item = Installation(tmp_path_factory.mktemp("slots") / "data", slots=2, cold=False)
     item.up()
     yield item
     item.down()

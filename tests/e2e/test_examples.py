@@ -56,7 +56,7 @@ ALL = [
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Return a `rung up` for all examples."""
-    item = Installation(tmp_path_factory.mktemp("examples") / "data")
+    item = Installation(tmp_path_factory.mktemp("examples") / "data", cold=False)
     item.up()
     yield item
     item.down()

@@ -33,7 +33,8 @@ class Outliving(Installation):
 
     def __init__(self, tmp_path: Path, unattended_s: float = UNATTENDED_S) -> None:
         self.upgrades = Upgrades(tmp_path / "releases")
-        super().__init__(tmp_path / "rung", 4, unattended_s, environment=self.upgrades.environment)
+        environment = self.upgrades.environment
+        super().__init__(tmp_path / "rung", 4, unattended_s, environment=environment, cold=False)
         self.record = Record(self.folder / "ledger")
         self._chance = random.Random(SEED)  # noqa: S311 - repeatable, not secret
         self.trainings = Trainings(self, self.record, tmp_path)

@@ -15,7 +15,7 @@ from support.rank_processes import Ranks
 @pytest.fixture
 def two_slots(tmp_path: Path) -> Iterator[Installation]:
     """Return an installation with two slots that runs."""
-    item = Installation(tmp_path / "data", slots=2)
+    item = Installation(tmp_path / "data", slots=2, cold=False)
     item.up()
     yield item
     item.down()

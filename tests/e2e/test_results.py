@@ -237,7 +237,9 @@ class Submitted(NamedTuple):
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Submitted]:
     """Submit the cases."""
-    made = Submitted(Installation(tmp_path_factory.mktemp("results") / "data", slots=4), {})
+    made = Submitted(
+        Installation(tmp_path_factory.mktemp("results") / "data", slots=4, cold=False), {}
+    )
     made.installation.up()
     try:
         for name, case in CASES.items():

@@ -20,6 +20,8 @@ class Installation(User):
         slots: int = 2,
         unattended_s: float = 0.0,
         environment: Mapping[str, str] | None = None,
+        *,
+        cold: bool = True,
     ) -> None:
         """Know an installation.
 
@@ -28,8 +30,11 @@ class Installation(User):
             slots: of its agent.
             unattended_s: how long trials train on without it; 0: they end with it.
             environment: of its processes, besides what it has here.
+            cold: whether no frameworks are imported ahead of its trials. That takes 3 s of
+                processor time at each start, and many tests have trials without any.
         """
         own = {"RUNG_DATA": str(folder), "RUNG_UNATTENDED": str(unattended_s)}
+        own |= {"RUNG_AGENT_COLD": "1"} if cold else {}
         super().__init__(folder, own | dict(environment or {}))
         self.slots = slots
 

@@ -1,5 +1,6 @@
 """A Keras trial as a user writes it, for any number of slots; may wait to be preempted."""
 
+import time
 from typing import Any
 
 import keras
@@ -30,7 +31,7 @@ def main() -> None:
         def wait(batch: int, logs: Any) -> None:
             if options.get("waits") and batch == WAITS_BEHIND:
                 while not run.preempt.should_preempt(auto_ack=False):
-                    pass
+                    time.sleep(0.01)
 
         model.fit(
             INPUTS,
