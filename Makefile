@@ -24,6 +24,7 @@ HELM_VERSION  := v3.22.0
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 HELM   := $(CACHE)/helm-$(HELM_VERSION)/helm
 MINIO  := $(CACHE)/minio-$(MINIO_VERSION)/minio
+KEPT_MINIO := $(if $(wildcard $(MINIO)),$(BIN)/minio)
 
 # Tests start hundreds of processes, which are to find what they import compiled, also where the
 # environment says that nothing is to be kept: an empty value says nothing.
@@ -47,7 +48,7 @@ test: | $(BIN)/python
 	MAKE="$(MAKE)" $(BIN)/python tests/lanes.py run $(LANES)
 
 # Everything that the lanes need.
-setup: $(DEV) $(DEPLOYING) $(BROWSER) $(CLICKHOUSE) $(KAFKA) $(KEYCLOAK) $(FRAMEWORKS) $(LOWEST) $(NEWEST)
+setup: $(DEV) $(DEPLOYING) $(BROWSER) $(CLICKHOUSE) $(KAFKA) $(KEYCLOAK) $(FRAMEWORKS) $(LOWEST) $(NEWEST) $(KEPT_MINIO)
 
 # Lint, format, strict types, layers; advisories of the pinned packages, where there is a source.
 check: $(DEV)
@@ -66,7 +67,7 @@ SHORT := not e2e and not stores and not ledger and not sim and not attacks and n
 # Files of the fast lane lie in memory where there are 4 GiB for them, and go with their tests:
 # what a gateway's start waits for is the disk.
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 4194304 && $$NF == "/dev/shm" {print $$NF}')
-test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
+test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE) $(KEPT_MINIO)
 	TMPDIR=$(or $(MEMORY),$(TMPDIR)) $(PYTEST) -o tmp_path_retention_policy=failed \
 	    -m "not processes and $(SHORT)" -n 2 $(OTHER_LANES:%=--ignore tests/%)
 
@@ -75,7 +76,7 @@ test-processes: $(DEV)
 	$(PYTEST) -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
 
 # Series in chDB and on a ClickHouse server, objects in a folder and on S3: each against the same tests.
-test-stores: $(DEV) $(CLICKHOUSE) $(if $(wildcard $(MINIO)),$(BIN)/minio)
+test-stores: $(DEV) $(CLICKHOUSE) $(KEPT_MINIO)
 	$(PYTEST) -m stores -n 2 tests/metrics tests/storage
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.

@@ -67,7 +67,7 @@ class Minio(S3Server):
 def missing() -> str | None:
     """Return why there is no MinIO here, None if there is one."""
     return (
-        None if _program() else "there is no `minio`: `make test` builds it where Go is installed"
+        None if _program() else "there is no `minio`: `make soak` builds it, where Go is installed"
     )
 
 
