@@ -147,8 +147,7 @@ async def init(  # noqa: PLR0913 - a parameter for each option
         if granted is not None:
             _print_acls(granted, dry_run=dry_run)
     if dry_run:
-        differs = of_objects or not all(item.unknown for item in findings)
-        differs = differs or (granted is not None and granted != kafka.Granted())
+        differs = of_objects or findings or (granted is not None and granted != kafka.Granted())
         return exit_code.FAILED if differs else exit_code.OK
     return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
 
@@ -167,7 +166,7 @@ def _print_findings(
         click.echo(f"ledger {made.id}, {made.partitions} partitions per topic")
         click.echo(f"made: {', '.join(made.made) or 'nothing, all topics were there'}")
     for finding in findings:
-        click.echo(f"{_weight(finding)}: {finding}")
+        click.echo(f"{'wrong' if finding.grave else 'differs'}: {finding}")
     for line in of_objects:
         click.echo(f"objects: {line}")
     if not findings:
@@ -205,12 +204,6 @@ def acls(*, url: str, principals: str, as_json: bool) -> None:
         click.echo(f"# {name}")
         for rule in rules:
             click.echo(rule.command)
-
-
-def _weight(finding: "Finding") -> str:
-    if finding.grave:
-        return "wrong"
-    return "unknown" if finding.unknown else "differs"
 
 
 @cluster.command()
