@@ -96,7 +96,7 @@ class Groups:
         found = await replicas_of(cluster, name)
         held = [len(replica.partitions.get(_SHARED[name], [])) for replica in found]
         return (
-            sorted(it.level or 0 for it in found) == sorted(levels)
+            sorted(it.level for it in found) == sorted(levels)
             and sum(held) == 4
             and all(held)
         )
