@@ -20,14 +20,14 @@ from structlog.testing import capture_logs
 
 from rung.events import TOPICS, LedgerError, LedgerRefused, LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, check, create
+from servers import kafka
 from servers.kafka import KafkaBroker
-from support.ledger.brokers import KAFKA, reasons
 from support.ledger.certificates import Pair, authority, signed
 from support.ledger.conformance import draft
 
 pytestmark = [
     pytest.mark.ledger,
-    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
+    pytest.mark.skipif(not kafka.available(), reason=kafka.missing() or ""),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl"),
 ]
 
