@@ -201,7 +201,7 @@ $(BROWSER): | $(BIN)/python
 	  || { echo "The tests of the page need Chromium: install it, then make test again."; exit 1; }
 	touch $@
 
-# Apache Kafka as plain jars; without Maven or Java its tests say so and Tansu stands in for it.
+# Apache Kafka as plain jars; without Maven or Java its tests say so, and skip.
 $(KAFKA): deploy/kafka/pom.xml | $(BIN)/python
 	if command -v mvn >/dev/null && command -v java >/dev/null; then \
 	  mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@; \

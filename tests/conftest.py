@@ -15,7 +15,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from servers import kafka as kafka_server
 from servers import keycloak as keycloak_server
+from servers.kafka import KafkaBroker
 from servers.keycloak import Keycloak
 from servers.seaweed import Seaweed
 from support.gateway import identity_provider
@@ -65,6 +67,22 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """Give an S3 server, started for whoever asks first; tests keep to prefixes of their own."""
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """Give an Apache Kafka, started for whoever asks first.
+
+    Tests leave it running and as it is, and keep to prefixes of their own.
+    """
+    if lacking := kafka_server.missing():
+        pytest.skip(lacking)
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
 
 
 @pytest.fixture(scope="session")

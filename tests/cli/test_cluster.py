@@ -71,7 +71,6 @@ def test_refused(
         (None, "all topics are as they should be", (0, 0)),
         ({"grave": True}, "wrong: t: s is f, should be e", (1, 1)),
         ({}, "differs: t: s is f, should be e", (0, 1)),
-        ({"unknown": True}, "unknown: t: s is f, should be e", (0, 0)),
     ],
 )
 def test_what_init_finds(
@@ -141,7 +140,6 @@ def test_acls_of_metrics() -> None:
     ("before", "blocked", "arguments", "code", "words"),
     [
         (1, [], [], 0, "the logic level is raised from 1 to 2"),
-        (1, [], ["--replicas-upgraded"], 0, "the logic level is raised from 1 to 2"),
         (1, [], ["--dry-run"], 0, "the logic level can be raised from 1 to 2"),
         (2, [], [], 0, "the logic level is 2: nothing to do"),
         (1, ["searcher: no"], [], 1, "stays 1, and is not raised to 2:\n  searcher: no\n"),
@@ -159,9 +157,8 @@ def test_what_is_said_of_an_upgrade(  # noqa: PLR0917 - a row of the table
 ) -> None:
     """What was done, what could be, or who stands in the way."""
 
-    async def upgrade(*_: object, dry_run: bool, replicas_upgraded: bool) -> Upgrade:
+    async def upgrade(*_: object, dry_run: bool) -> Upgrade:
         assert dry_run == ("--dry-run" in arguments)
-        assert replicas_upgraded == ("--replicas-upgraded" in arguments)
         return Upgrade(before=before, level=2, obstacles=blocked)
 
     monkeypatch.setattr(cluster_upgrade, "upgrade", upgrade)
@@ -182,17 +179,3 @@ def test_who_stands_in_the_way_of_an_upgrade() -> None:
     assert second.startswith("searcher on 10.0.0.7 knows logic levels up to 1; replace it by ")
     assert len(obstacles(replicas, 14)) == 4
     assert obstacles({"searcher": [new]}, 2) == []
-
-
-def test_replicas_of_which_a_broker_tells_no_level() -> None:
-    """Only an operator can say that they know it; a known older one stands in the way."""
-    untold = Replica(host="", partitions={}, level=level_of_client(""))
-    old = Replica(host="10.0.0.7", partitions={}, level=1)
-    replicas = {"searcher": [untold, untold], "scheduler": [untold]}
-    (refused,) = obstacles(replicas, 2)
-    assert refused.startswith("searcher, scheduler: this broker does not tell which levels")
-    assert refused.endswith("confirm it by --replicas-upgraded")
-    assert obstacles(replicas, 2, replicas_upgraded=True) == []
-    (named,) = obstacles({"searcher": [untold, old]}, 2, replicas_upgraded=True)
-    assert named.startswith("searcher on 10.0.0.7 knows logic levels up to 1")
-    assert obstacles({"searcher": []}, 2, replicas_upgraded=True)

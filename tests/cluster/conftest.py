@@ -6,33 +6,29 @@ from typing import Any
 
 import pytest
 
-from servers.cluster import Broker, LocalCluster
-from servers.kafka import KafkaCluster
+from servers import kafka
+from servers.cluster import LocalCluster
+from servers.kafka import KafkaBroker
 from servers.network import Network, available
-from servers.tansu import Tansu
-from support.ledger.brokers import KAFKA, TANSU, reasons
+from support.ledger.brokers import Ground
 from support.user import User
 
 NewCluster = Callable[..., LocalCluster]
 
 
-def need(broker: str) -> None:
-    """Skip the test where this machine cannot run a broker, and say what it lacks."""
-    if lacking := reasons()[broker]:
+def need_kafka() -> None:
+    """Skip the test where this machine cannot run Apache Kafka, and say what it lacks."""
+    if lacking := kafka.missing():
         pytest.skip(lacking)
 
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[NewCluster]:
-    """Return what makes a cluster, in the test's folder; it is started by the test.
-
-    On Apache Kafka if no broker is given.
-    """
+    """Return what makes a cluster, in the test's folder; it is started by the test."""
     made: list[LocalCluster] = []
 
     def make(**options: Any) -> LocalCluster:
-        if "broker" not in options:
-            need(KAFKA)
+        need_kafka()
         made.append(LocalCluster(tmp_path / f"cluster-{len(made)}", **options))
         return made[-1]
 
@@ -41,21 +37,18 @@ def new_cluster(tmp_path: Path) -> Iterator[NewCluster]:
         cluster.kill()
 
 
-@pytest.fixture(params=[TANSU, KAFKA], ids=["tansu", "kafka"])
-def one_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Broker:
-    """Return a broker of each kind, not started."""
-    need(request.param)
-    if request.param == TANSU:
-        return Tansu(tmp_path / "tansu")
-    return KafkaCluster(tmp_path / "kafka", brokers=1)
+@pytest.fixture
+def cluster(new_cluster: NewCluster) -> LocalCluster:
+    """Return a small cluster that runs."""
+    item = new_cluster(partitions=2, agents=2, slots=1)
+    item.start()
+    return item
 
 
 @pytest.fixture
-def cluster(one_broker: Broker, new_cluster: NewCluster) -> LocalCluster:
-    """Return a small cluster that runs, on either broker."""
-    item = new_cluster(broker=one_broker, partitions=2, agents=2, slots=1)
-    item.start()
-    return item
+def ground(shared_kafka: KafkaBroker, tmp_path: Path) -> Ground:
+    """Return a new ledger."""
+    return Ground(shared_kafka.url, tmp_path / "objects")
 
 
 @pytest.fixture

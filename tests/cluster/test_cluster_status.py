@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,9 @@ from rung.ledger.kafka import KafkaLedger
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
 from support.instant_trials import Trials
-from support.ledger.brokers import Broker, started, usable
 from support.searcher.scenario import config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
-
-
-@pytest.fixture(scope="module", params=usable())
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    """Return a broker of each kind."""
-    yield from started(request.param, tmp_path_factory.mktemp("broker"))
 
 
 class Operator:
@@ -58,9 +48,9 @@ class Operator:
 
 
 @pytest.fixture
-def operator(broker: Broker, tmp_path: Path) -> Operator:
+def operator(shared_kafka: KafkaBroker, tmp_path: Path) -> Operator:
     """Return somebody who looks after a new prefix on the broker."""
-    return Operator(f"{broker.url}/{tmp_path.name}", tmp_path)
+    return Operator(f"{shared_kafka.url}/{tmp_path.name}", tmp_path)
 
 
 def test_init_says_what_it_made_and_what_differs(operator: Operator) -> None:
@@ -93,9 +83,7 @@ def test_init_fails_where_decisions_would_be_lost(operator: Operator) -> None:
     assert "wrong: " in plain.stdout
 
 
-async def test_status_tells_what_is_due(
-    operator: Operator, broker: Broker, tmp_path: Path
-) -> None:
+async def test_status_tells_what_is_due(operator: Operator, tmp_path: Path) -> None:
     """Without a searcher decisions are due; with one, nothing is, and its partitions are told."""
     assert operator.cluster("init", "--partitions", "2").returncode == 0
     ledger = await KafkaLedger.open(operator.url)
@@ -124,10 +112,9 @@ async def test_status_tells_what_is_due(
     finally:
         searcher.kill()
     assert "searcher: no replica runs" not in status["problems"]
-    if _is_kafka(broker):  # Tansu does not tell what its members have
-        (replica,) = status["replicas"]["searcher"]
-        expected = {name: [0, 1] for name in ("experiments", "placements", "searches")}
-        assert replica["partitions"] == expected
+    (replica,) = status["replicas"]["searcher"]
+    expected = {name: [0, 1] for name in ("experiments", "placements", "searches")}
+    assert replica["partitions"] == expected
     lag = {item["name"]: item["lag"] for item in status["consumers"]}
     assert lag["scheduler-intake"] == 3
     still = "scheduler-intake: stands still, 3 records behind on searches"
@@ -135,10 +122,6 @@ async def test_status_tells_what_is_due(
     assert "2 active" not in (text := operator.cluster("status").stdout)
     assert "1 active" in text
     assert text.startswith("WRONG: ")
-
-
-def _is_kafka(broker: Broker) -> bool:
-    return isinstance(broker, KafkaBroker)
 
 
 def test_an_object_store_that_is_away_is_told_and_not_waited_for(operator: Operator) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from cluster import proof
-from cluster.conftest import NewCluster, need
+from cluster.conftest import NewCluster, need_kafka
 from cluster.storm import Storm
 from rung.ledger.factory import open_ledger
 from rung.storage import ObjectStore, open_store
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network
-from support.ledger.brokers import KAFKA
 from support.user import User, config, wait_for
 
 FAULTS = int(os.environ.get("RUNG_FAULTS", "30"))
@@ -100,7 +99,7 @@ def test_searches_under_faults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every search ends and audits; every report is stored once; what is kept can be loaded."""
-    need(KAFKA)
+    need_kafka()
     host = network.host if network else "127.0.0.1"
     kafka = KafkaCluster(tmp_path / "kafka", brokers=3, host=host)
     cluster = new_cluster(

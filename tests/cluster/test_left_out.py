@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import NewCluster, need
+from cluster.conftest import NewCluster, need_kafka
 from servers import kafka
-from support.ledger.brokers import KAFKA
 
 
 @pytest.fixture(autouse=True)
@@ -23,4 +22,4 @@ def test_a_cluster_on_kafka_is_skipped(new_cluster: NewCluster) -> None:
 def test_a_broker_is_skipped() -> None:
     """So is who makes a broker."""
     with pytest.raises(pytest.skip.Exception, match=kafka.missing()):
-        need(KAFKA)
+        need_kafka()

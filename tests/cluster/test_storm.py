@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cluster.conftest import NewCluster, need
+from cluster.conftest import NewCluster, need_kafka
 from cluster.storm import Fault, Storm
 from cluster.test_faults import FAULTS, REPLICAS
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
-from support.ledger.brokers import KAFKA
 
 pytestmark = pytest.mark.cluster
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture
 def kafka(tmp_path: Path) -> KafkaCluster:
     """Return three brokers that were not started."""
-    need(KAFKA)
+    need_kafka()
     return KafkaCluster(tmp_path / "kafka")
 
 

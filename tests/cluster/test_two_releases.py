@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from rung.ledger import Ledger
 from rung.ledger.kafka import parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.runtime.assignment.faust_application import FaustAssignment, open_assignment
-from support.ledger.brokers import KAFKA, Ground, reasons, settings, started
+from support.ledger.brokers import Ground, settings
 from support.runtime.releases import (
     Load,
     Replica,
@@ -24,11 +23,7 @@ from support.runtime.releases import (
     within,
 )
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
-]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 _SHARED = {"searcher": topic.EXPERIMENTS, "scheduler": topic.POOLS}
 _IDLE = {"checkpoint-gc": topic.EXPERIMENTS, "gateway": topic.REQUESTS}
@@ -95,18 +90,7 @@ class Groups:
     async def _settled(cluster: Cluster, name: str, levels: tuple[int, ...]) -> bool:
         found = await replicas_of(cluster, name)
         held = [len(replica.partitions.get(_SHARED[name], [])) for replica in found]
-        return (
-            sorted(it.level or 0 for it in found) == sorted(levels)
-            and sum(held) == 4
-            and all(held)
-        )
-
-
-@pytest.fixture
-async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
-    """Return a new ledger on a broker of its own."""
-    for broker in started(KAFKA, tmp_path / "broker"):
-        yield Ground(broker.url, tmp_path / "objects")
+        return sorted(it.level for it in found) == sorted(levels) and sum(held) == 4 and all(held)
 
 
 async def test_a_rolling_upgrade_of_deciders(ground: Ground) -> None:

@@ -1,7 +1,6 @@
 """Replicas of the service on a broker: two share the deliveries, and are killed between."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from rung.events.trial import TrialClosed
 from servers.process import ServerProcess
 from support.gateway.client import SECRETS_KEY
-from support.ledger.brokers import Broker, Ground, started, usable
+from support.ledger.brokers import Ground
 from webhooks.installation import Installation
 from webhooks.receiver import receiving
 
@@ -18,14 +17,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 _NAMES = [f"e{number}" for number in range(6)]
 _HOOKS = ("w1", "w2", "w3")
 EACH = 4
-
-
-@pytest.fixture(scope="module", params=usable())
-def broker(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Broker]:
-    """Return a broker of each kind."""
-    yield from started(request.param, tmp_path_factory.mktemp("broker"))
 
 
 def _replica(url: str, folder: Path, number: int) -> ServerProcess:
@@ -57,9 +48,8 @@ def _closed(index: int) -> list[TrialClosed]:
     ]
 
 
-async def test_replicas_deliver_all_in_order(broker: Broker, tmp_path: Path) -> None:
+async def test_replicas_deliver_all_in_order(ground: Ground, tmp_path: Path) -> None:
     """One after the other is killed and replaced; each webhook gets each event, in order."""
-    ground = Ground(broker.url, tmp_path / "objects")
     ledger = await ground.open()
     installation = Installation(ledger, tmp_path / "objects")
     replicas = [_replica(ground.url, tmp_path, number) for number in range(4)]

@@ -11,12 +11,12 @@ from rung.events import TOPICS, LedgerError, LedgerRefused
 from rung.ledger import Draft
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, Rule, create, grant, parse_address
 from rung.ledger.kafka.access import Access, Granted
+from servers import kafka
 from servers.kafka import KafkaBroker
-from support.ledger.brokers import KAFKA, reasons
 
 pytestmark = [
     pytest.mark.ledger,
-    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
+    pytest.mark.skipif(not kafka.available(), reason=kafka.missing() or ""),
 ]
 
 PASSWORD = "kept secret"  # noqa: S105 - of the test's broker

@@ -18,7 +18,7 @@ from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
 from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.bootstrap import observed, open_when_ready
-from support.ledger.brokers import Broker, Ground
+from support.ledger.brokers import Ground
 from support.ledger.conformance import read_all
 from support.ledger.history import exported, simulated
 
@@ -79,9 +79,8 @@ async def test_a_killed_import_is_resumed(ground: Ground, tmp_path: Path) -> Non
     await ledger.close()
 
 
-async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path) -> None:
+async def test_services_that_run_are_found(ground: Ground, tmp_path: Path) -> None:
     """A replica that shares partitions keeps an import from beginning; nothing is written."""
-    ground = Ground(shared_kafka.url, tmp_path / "objects")
     ledger = await ground.open()
     assert await running_on(ground.url) == {}
     assignment = open_assignment(

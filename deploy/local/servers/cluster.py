@@ -8,11 +8,11 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from rung.agent.forkserver.client import left_behind
 from servers.clickhouse import ClickHouse
-from servers.kafka import KafkaBroker
+from servers.kafka import KafkaBroker, KafkaCluster
 from servers.network import Network
 from servers.process import free_port
 from servers.seaweed import Seaweed
@@ -28,27 +28,6 @@ REPLICAS: Final[Mapping[str, int]] = {
 _LOOPBACK: Final = "127.0.0.1"
 
 
-class Broker(Protocol):
-    """A broker with Kafka's protocol."""
-
-    @property
-    def url(self) -> str:
-        """What `--ledger` takes."""
-        ...
-
-    def start(self) -> None:
-        """Start it and wait until it takes requests."""
-        ...
-
-    def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
 class LocalCluster:
     """A cluster in one folder; its data stay between `stop` or `kill` and the next `start`."""
 
@@ -56,7 +35,7 @@ class LocalCluster:
         self,
         folder: Path,
         *,
-        broker: Broker | None = None,
+        broker: KafkaBroker | KafkaCluster | None = None,
         replicas: Mapping[str, int] = REPLICAS,
         agents: int = 2,
         slots: int = 2,
@@ -70,7 +49,7 @@ class LocalCluster:
 
         Args:
             folder: for data and logs; made if need be.
-            broker: of the ledger; an Apache Kafka of one broker if None.
+            broker: of the ledger, one or several; one in the cluster's folder if None.
             replicas: of each service.
             agents: how many, named `agent-1` and so on.
             slots: that each agent offers.

@@ -109,8 +109,7 @@ class Ledger(Readable, Protocol):
         Records that are removed already are ignored. Others may append and read meanwhile.
 
         Raises:
-            LedgerError: the position lies beyond the end, or the ledger cannot remove records;
-                nothing was removed.
+            LedgerError: the position lies beyond the end; nothing was removed.
         """
         ...
 

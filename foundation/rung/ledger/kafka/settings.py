@@ -111,8 +111,8 @@ class KafkaSettings:
     request_timeout_s: float = _REQUEST_TIMEOUT_S
     """Seconds without an answer after which a connection is closed."""
     fetch_wait_s: float = _FETCH_WAIT_S
-    """Seconds that a broker may hold a follower's fetch while it has nothing new; Kafka answers it
-    at the next record, Tansu looks twice in this time."""
+    """Seconds that a broker may hold a follower's fetch while it has nothing new; it answers at
+    the next record."""
     buffer_bytes: int = _BUFFER_BYTES
     """Bound on the bytes that wait to be sent; appends beyond it wait."""
 

@@ -67,7 +67,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A property of a topic that differs from what it should be, or is not known."""
+    """A property of a topic that differs from what it should be, or may not be read."""
 
     topic: str
     """By its name on the cluster."""
@@ -76,8 +76,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     found: str
     grave: bool
     """Whether the ledger cannot be used like this, or will lose what it must keep."""
-    unknown: bool = False
-    """Whether brokers of this kind do not tell it."""
 
     def __str__(self) -> str:
         return f"{self.topic}: {self.setting} is {self.found}, should be {self.expected}"
@@ -183,14 +181,14 @@ async def read_identity(cluster: Cluster, reader: Reader) -> Identity | None:
 async def record_limits(cluster: Cluster) -> dict[str, int]:
     """Return the size of the largest record that each topic takes, in bytes.
 
-    Where the cluster does not tell, it is what `create` asks for: a broker that takes less refuses
+    Where this user may not read it, it is what `create` asks for: a broker that takes less refuses
     the record with a message, while too low a limit here would refuse what the broker takes.
     """
-    reason = "the broker does not tell it"
+    reason = "this user may not read it"
     configurations: Mapping[str, Mapping[str, str] | None] = {}
     try:
         configurations = await _configurations(cluster)
-    except (*FAILURES, NotImplementedError) as error:
+    except FAILURES as error:
         reason = describe(error)
     full = {name: cluster.address.topic(name) for name in TOPICS}
     limits = {name: (configurations.get(full[name]) or {}).get(_LIMIT) for name in TOPICS}
@@ -225,22 +223,11 @@ def compare_settings(
         )
         return
     for setting, value in expected.items():
-        if setting in found and found[setting] != value:
+        if found[setting] != value:
             grave = _is_grave(setting, value, found[setting], lasting=lasting)
             yield Finding(
                 topic=full, setting=setting, expected=value, found=found[setting], grave=grave
             )
-    if untold := [
-        f"{setting} {expected[setting]}" for setting in expected if setting not in found
-    ]:
-        yield Finding(
-            topic=full,
-            setting="configuration",
-            expected=", ".join(untold),
-            found="not told by this broker",
-            grave=False,
-            unknown=True,
-        )
 
 
 def _compare_shape(
@@ -327,18 +314,13 @@ def _config(name: str, copies: int, kept: Mapping[str, timedelta | None]) -> dic
 async def _configurations(cluster: Cluster) -> dict[str, Mapping[str, str] | None]:
     """Return the settings of the existing topics, None where this user may not read them.
 
-    Some brokers do not tell all settings, or none.
-
     Raises:
         KafkaError, OSError: there is no answer.
     """
     names = [name for name in cluster.address.topics if name in cluster.topics]
-    try:
-        answer = await cluster.send(
-            DescribeConfigsRequest([(_TOPIC_RESOURCE, name, None) for name in names])
-        )
-    except (errors.IncompatibleBrokerVersion, NotImplementedError):
-        return {name: {} for name in names}
+    answer = await cluster.send(
+        DescribeConfigsRequest([(_TOPIC_RESOURCE, name, None) for name in names])
+    )
     found: dict[str, Mapping[str, str] | None] = {}
     for code, _, _, name, entries in answer.resources:
         error = error_of(code) if code else None

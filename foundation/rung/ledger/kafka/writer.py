@@ -13,8 +13,7 @@ cannot be taken back from the producer, so its bytes count as buffered until it 
 
 The producer is idempotent: it numbers its batches, so that what it retries is written once. The
 numbers do not go on after a refused batch, so a new producer takes over then. What the old one may
-have written and the new one writes again is there twice, and readers drop it. Brokers without
-idempotent producers work too, with one more occasion for duplicates.
+have written and the new one writes again is there twice, and readers drop it.
 """
 
 import asyncio
@@ -35,12 +34,6 @@ OVERHEAD_BYTES: Final = 100
 """Most bytes that a batch and a record add to key and value."""
 _BACKOFF_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 1.0
-_NOT_IDEMPOTENT: Final = (
-    errors.UnknownError,
-    errors.ClusterAuthorizationFailedError,
-    errors.IncompatibleBrokerVersion,
-)
-"""Errors of a broker without idempotent producers, or that refuses them to this user."""
 _SEQUENCE_LOST: Final = (
     errors.OutOfOrderSequenceNumber,
     errors.DuplicateSequenceNumber,
@@ -66,7 +59,6 @@ class Writer:
         self._queues: dict[Place, _Queue] = {}
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
-        self._idempotent = True
         self._stopping: set[asyncio.Task[None]] = set()
         self._last_error: Exception | None = None
         self._budget = Budget(cluster.settings.buffer_bytes)
@@ -205,19 +197,15 @@ class Writer:
 
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
-            while self._producer is None:
-                producer: Any = AIOKafkaProducer(
-                    acks="all",
-                    enable_idempotence=self._idempotent,
-                    max_batch_size=self._batch_bytes,
-                    **self._cluster.options(),
+            if self._producer is None:
+                self._producer = await self._cluster.started(
+                    AIOKafkaProducer(
+                        acks="all",
+                        enable_idempotence=True,
+                        max_batch_size=self._batch_bytes,
+                        **self._cluster.options(),
+                    )
                 )
-                try:
-                    self._producer = await self._cluster.started(producer)
-                except _NOT_IDEMPOTENT:
-                    if not self._idempotent:
-                        raise
-                    self._idempotent = False
             return self._producer
 
     def _replace(self, producer: Any) -> None:

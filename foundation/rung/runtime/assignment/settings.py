@@ -21,13 +21,8 @@ def client_id_of(level: int) -> str:
     return f"rung-level-{level}"
 
 
-def level_of_client(client_id: str) -> int | None:
-    """Return the newest logic level of a replica; 1 of a release before levels.
-
-    None where the name is empty: some brokers do not tell it, such as Tansu.
-    """
-    if not client_id:
-        return None
+def level_of_client(client_id: str) -> int:
+    """Return the newest logic level of a replica; 1 of a release before levels."""
     found = _CLIENT.fullmatch(client_id)
     return 1 if found is None else int(found[1])
 

@@ -147,8 +147,7 @@ async def init(  # noqa: PLR0913 - a parameter for each option
         if granted is not None:
             _print_acls(granted, dry_run=dry_run)
     if dry_run:
-        differs = of_objects or not all(item.unknown for item in findings)
-        differs = differs or (granted is not None and granted != kafka.Granted())
+        differs = of_objects or findings or (granted is not None and granted != kafka.Granted())
         return exit_code.FAILED if differs else exit_code.OK
     return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
 
@@ -167,7 +166,7 @@ def _print_findings(
         click.echo(f"ledger {made.id}, {made.partitions} partitions per topic")
         click.echo(f"made: {', '.join(made.made) or 'nothing, all topics were there'}")
     for finding in findings:
-        click.echo(f"{_weight(finding)}: {finding}")
+        click.echo(f"{'wrong' if finding.grave else 'differs'}: {finding}")
     for line in of_objects:
         click.echo(f"objects: {line}")
     if not findings:
@@ -207,12 +206,6 @@ def acls(*, url: str, principals: str, as_json: bool) -> None:
             click.echo(rule.command)
 
 
-def _weight(finding: "Finding") -> str:
-    if finding.grave:
-        return "wrong"
-    return "unknown" if finding.unknown else "differs"
-
-
 @cluster.command()
 @_ledger
 @click.option(
@@ -250,34 +243,21 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
 @click.option(
     "--dry-run", is_flag=True, help="Change nothing; exit code 1 if it cannot be raised."
 )
-@click.option(
-    "--replicas-upgraded",
-    is_flag=True,
-    help="Confirm that all replicas run this release, with a broker that does not report it.",
-)
 @_json
 @asynchronous
-async def upgrade(*, url: str, dry_run: bool, replicas_upgraded: bool, as_json: bool) -> int:
+async def upgrade(*, url: str, dry_run: bool, as_json: bool) -> int:
     """Raise the logic level: new experiments and pools are decided as this release decides.
 
     An upgraded processor decides as the release before, so that both may run side by side. Once
     all replicas of searcher, scheduler, checkpoint-gc and gateway run this release, this command
     puts its logic level on record: new experiments have it, and each pool from its next submission
-    on.
-    Earlier decisions stay. It is refused while replicas run that do not know the level, and names
-    them. Apache Kafka reports which do; with a broker that does not, such as Tansu,
-    --replicas-upgraded confirms it. It cannot be undone; a second time it does nothing. Exit
-    code 1: refused.
+    on. Earlier decisions stay. It is refused while replicas run that do not know the level, and
+    names them. It cannot be undone; a second time it does nothing. Exit code 1: refused.
     """
     kafka = _kafka()
     from rung.cli.operations.cluster.upgrade import upgrade as raise_level  # noqa: PLC0415 - an extra, see `_kafka`
 
-    done = await raise_level(
-        url,
-        kafka.KafkaSettings.from_environment(),
-        dry_run=dry_run,
-        replicas_upgraded=replicas_upgraded,
-    )
+    done = await raise_level(url, kafka.KafkaSettings.from_environment(), dry_run=dry_run)
     if as_json:
         print_json(done)
     elif done.obstacles:

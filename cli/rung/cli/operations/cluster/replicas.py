@@ -23,8 +23,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     host: str
     partitions: dict[str, list[int]]
     """By topic, by its name in the ledger."""
-    level: int | None = 1
-    """The newest logic level that it knows; None where the broker does not tell."""
+    level: int = 1
+    """The newest logic level that it knows."""
 
 
 async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:

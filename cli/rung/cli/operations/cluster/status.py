@@ -264,7 +264,7 @@ def print_status(status: ClusterStatus) -> None:
     print_table(
         ["service", "replica", "partitions", "level"],
         [
-            (service, replica.host, _assigned(replica), replica.level or "unknown")
+            (service, replica.host, _assigned(replica), replica.level)
             for service, replicas in status.replicas.items()
             for replica in replicas or [_NONE]
         ],

@@ -36,7 +36,6 @@ async def upgrade(
     settings: KafkaSettings,
     *,
     dry_run: bool = False,
-    replicas_upgraded: bool = False,
     level: int = LEVEL,
 ) -> Upgrade:
     """Raise a cluster's logic level, unless a replica of a processor does not know it.
@@ -45,7 +44,6 @@ async def upgrade(
         url: of the ledger.
         settings: how to reach the cluster.
         dry_run: only look.
-        replicas_upgraded: whether replicas of which the broker does not tell it know the level.
         level: this release's.
 
     Raises:
@@ -61,7 +59,7 @@ async def upgrade(
                 replicas = {name: await replicas_of(cluster, name) for name in SERVICES}
             finally:
                 await cluster.close()
-            done.obstacles = obstacles(replicas, level, replicas_upgraded=replicas_upgraded)
+            done.obstacles = obstacles(replicas, level)
         if not (dry_run or done.obstacles):
             await raise_level(ledger, level)
     finally:
@@ -69,26 +67,18 @@ async def upgrade(
     return done
 
 
-def obstacles(
-    replicas: Mapping[str, Sequence[Replica]], level: int, *, replicas_upgraded: bool = False
-) -> list[str]:
+def obstacles(replicas: Mapping[str, Sequence[Replica]], level: int) -> list[str]:
     """Return a line for each replica that does not know a level, or service without a replica."""
     release = version("rung")
-    found = [
+    missing = [
         f"{name}: no replica runs; start it with release {release}"
         for name, there in replicas.items()
         if not there
     ]
-    untold = [name for name, there in replicas.items() if any(it.level is None for it in there)]
-    if untold and not replicas_upgraded:
-        found.append(
-            f"{', '.join(untold)}: this broker does not tell which levels the replicas know; make"
-            f" sure that all of them run release {release}, and confirm it by --replicas-upgraded"
-        )
-    return found + [
+    return missing + [
         f"{name} on {replica.host} knows logic levels up to {replica.level}; replace it by release"
         f" {release}"
         for name, there in replicas.items()
         for replica in there
-        if replica.level is not None and replica.level < level
+        if replica.level < level
     ]
