@@ -26,7 +26,7 @@ from benchmarks.figures import figure
 from benchmarks.listeners import listening
 from benchmarks.show import ID, OPEN, TOKEN, gateway, written
 
-from page.browser import Browser, browse
+from page.browser import Browser, Chromium
 from rung.events.trial import TrialValidated
 from rung.ledger import MemoryLedger
 from rung.runtime import FactWriter
@@ -44,8 +44,12 @@ new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((it
 async def measure(trials: int, seconds: float, listeners: int) -> list[float]:
     """Return the milliseconds of each long task while a search of so many trials is shown."""
     ledger = await written(trials)
-    with tempfile.TemporaryDirectory() as profile, contextlib.ExitStack() as others:
-        async with gateway(ledger) as port, browse(Path(profile)) as browser:
+    with (
+        tempfile.TemporaryDirectory() as profile,
+        Chromium(Path(profile)) as chromium,
+        contextlib.ExitStack() as others,
+    ):
+        async with gateway(ledger) as port, chromium.browse() as browser:
             following = listening(f"http://127.0.0.1:{port}", TOKEN, ID, listeners)
             await asyncio.to_thread(others.enter_context, following)
             await browser.call("Page.addScriptToEvaluateOnNewDocument", source=OBSERVE)

@@ -109,7 +109,7 @@ def test_searches_under_faults(
         slots=2,
         partitions=4,
         network=network,
-        options={"scheduler": ("--agent-timeout", "15")},
+        options={"scheduler": ("--agent-timeout", "15"), "agent": ("--cold",)},
     )
     cluster.start()
     for name, value in cluster.environment.items():

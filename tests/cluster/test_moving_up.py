@@ -33,7 +33,7 @@ def machine(tmp_path: Path) -> Iterator[Installation]:
 @pytest.fixture
 def cluster(new_cluster: NewCluster) -> LocalCluster:
     """Give a cluster whose servers run, and of whose services none does."""
-    item = new_cluster(partitions=2, agents=2, slots=1)
+    item = new_cluster(partitions=2, agents=2, slots=1, options={"agent": ("--cold",)})
     for server in (item.broker, item.clickhouse, item.objects):
         server.start()
     return item

@@ -156,7 +156,13 @@ def test_a_search_that_stops_for_good_is_noticed() -> None:
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(new_cluster: NewCluster) -> None:
     """No request fails for longer than a retry, each counts once, the search goes on in 15 s."""
-    cluster = new_cluster(replicas={**REPLICAS, "gateway": 2}, agents=2, slots=2, partitions=4)
+    cluster = new_cluster(
+        replicas={**REPLICAS, "gateway": 2},
+        agents=2,
+        slots=2,
+        partitions=4,
+        options={"agent": ("--cold",)},
+    )
     cluster.start()
     users = [
         User(cluster.folder, {**cluster.environment, "RUNG_URL": url}) for url in cluster.urls
