@@ -24,13 +24,15 @@ HELM_VERSION  := v3.22.0
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 HELM   := $(CACHE)/helm-$(HELM_VERSION)/helm
 MINIO  := $(CACHE)/minio-$(MINIO_VERSION)/minio
+KEYCLOAK_VERSION := $(shell sed -n 's:.*<version>\(.*\..*\)</version>.*:\1:p' deploy/keycloak/pom.xml)
+KEPT_KEYCLOAK := $(CACHE)/keycloak-$(KEYCLOAK_VERSION)
 KEPT_MINIO := $(if $(wildcard $(MINIO)),$(BIN)/minio)
 
 # Tests start hundreds of processes, which are to find what they import compiled, also where the
 # environment says that nothing is to be kept: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo cluster test setup check test-fast test-processes test-stores test-ledger sim test-attacks test-e2e test-frameworks test-cluster test-horovod soak bench docs clean
+.PHONY: demo cluster test setup .setup check test-fast test-processes test-stores test-ledger sim test-attacks test-e2e test-frameworks test-cluster test-horovod soak bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
@@ -47,8 +49,10 @@ LANES := setup check fast processes stores ledger sim attacks e2e frameworks clu
 test: | $(BIN)/python
 	MAKE="$(MAKE)" $(BIN)/python tests/lanes.py run $(LANES)
 
-# Everything that the lanes need.
-setup: $(DEV) $(DEPLOYING) $(BROWSER) $(CLICKHOUSE) $(KAFKA) $(KEYCLOAK) $(FRAMEWORKS) $(LOWEST) $(NEWEST) $(KEPT_MINIO)
+# Everything that the lanes need, several things at a time: most of it waits for the network.
+setup:
+	$(MAKE) --jobs 4 .setup
+.setup: $(DEV) $(DEPLOYING) $(BROWSER) $(CLICKHOUSE) $(KAFKA) $(KEYCLOAK) $(FRAMEWORKS) $(LOWEST) $(NEWEST) $(KEPT_MINIO)
 
 # Lint, format, strict types, layers; advisories of the pinned packages, where there is a source.
 check: $(DEV)
@@ -81,7 +85,7 @@ test-stores: $(DEV) $(CLICKHOUSE) $(KEPT_MINIO)
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)
-	$(PYTEST) -m ledger
+	$(PYTEST) -m ledger -n 2 --dist loadfile
 
 # Seeded simulations of the whole system, with faults; the collector against its reference.
 sim: $(DEV)
@@ -140,7 +144,7 @@ soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 BENCH := $(filter-out figures,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: export RUNG_FIGURES := $(CURDIR)/$(VENV)/figures.jsonl
 bench: $(DEV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --group bench
+	$(INSTALL) --group bench
 	: > $(RUNG_FIGURES)
 	failed=; for name in $(BENCH); do \
 	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || failed="$$failed $$name"; \
@@ -163,34 +167,37 @@ EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
 ROOTS := $(subst $(SPACE),:,$(wildcard foundation worker cli sim services/*))
 
+# uv links what it has fetched once into each environment, which takes seconds.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
+
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rung needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --constraint constraints.txt uv
 
 $(TORCH): constraints.txt | $(BIN)/python
-	$(BIN)/pip install --quiet --constraint constraints.txt torch torchdata numpy
+	$(INSTALL) torch torchdata numpy
 	touch $@
 
 $(SETUP): pyproject.toml constraints.txt $(TORCH)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[one-machine,examples]"
+	$(INSTALL) --editable ".[one-machine,examples]"
 	touch $@
 
 $(DEV): $(SETUP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[cluster,horovod]" --group dev
+	$(INSTALL) --editable ".[cluster,horovod]" --group dev
 	touch $@
 
 # Keras on TensorFlow, Lightning and Transformers, for the tests of their front doors.
 $(FRAMEWORKS): $(DEV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --group frameworks
+	$(INSTALL) --group frameworks
 	touch $@
 
 # Over this environment, so that torch is there once.
 $(LOWEST) $(NEWEST): $(VENV)/%/.installed: deploy/%.txt $(FRAMEWORKS)
-	$(BIN)/python -m venv --clear $(VENV)/$*
+	$(BIN)/python -m venv --clear --without-pip $(VENV)/$*
 	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(\"" + sysconfig.get_path("purelib") + "\")")' \
 	  > "$$($(VENV)/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/over.pth"
-	$(VENV)/$*/bin/pip install --quiet --no-deps --requirement $<
+	$(BIN)/uv pip install --quiet --python $(VENV)/$*/bin/python --no-deps --requirement $<
 	touch $@
 
 # The page's tests drive a real Chromium; on Debian and its kin root may install it.
@@ -208,12 +215,18 @@ $(KAFKA): deploy/kafka/pom.xml | $(BIN)/python
 	else echo "No Maven or no Java: Apache Kafka is left out."; mkdir -p $@; fi
 	touch $@
 
-# Keycloak, the identity provider of the tests; without Maven or Java they say so, and skip.
+# Keycloak, the identity provider of the tests, built for its database in memory, which takes longer
+# than its start; without Maven or Java they say so, and skip.
 $(KEYCLOAK): deploy/keycloak/pom.xml | $(BIN)/python
 	if command -v mvn >/dev/null && command -v java >/dev/null; then \
-	  mvn -q -B -f $< dependency:unpack-dependencies -DoutputDirectory=$(CURDIR)/$@ \
-	    -DmarkersDirectory=$(CURDIR)/$@/.unpacked; \
+	  $(MAKE) $(KEPT_KEYCLOAK)/.built && rm -rf $@ && ln -s $(KEPT_KEYCLOAK) $@; \
 	else echo "No Maven or no Java: Keycloak is left out."; mkdir -p $@; fi
+	touch $@
+
+$(KEPT_KEYCLOAK)/.built:
+	mvn -q -B -f deploy/keycloak/pom.xml dependency:unpack-dependencies -DoutputDirectory=$(@D) \
+	  -DmarkersDirectory=$(@D)/.unpacked
+	$(@D)/keycloak-$(KEYCLOAK_VERSION)/bin/kc.sh build --db=dev-mem
 	touch $@
 
 # A ClickHouse server; on Debian and its kin root may install it.

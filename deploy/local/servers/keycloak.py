@@ -1,7 +1,7 @@
 """Keycloak as one process: a real identity provider, for tests of signing in.
 
-It keeps all in memory. A realm is made through its administration API, from the document that
-Keycloak itself imports and exports.
+It keeps all in memory, for which `make` has built it. A realm is made through its administration
+API, from the document that Keycloak itself imports and exports.
 
 Not handled: TLS, several nodes, a database.
 """
@@ -39,9 +39,11 @@ class Keycloak(Server):
         self._process = ServerProcess(
             [
                 str(_program() or "kc.sh"),
-                "start-dev",
-                "--db=dev-mem",
+                "start",
+                "--optimized",
                 "--cache=local",
+                "--http-enabled=true",
+                "--hostname-strict=false",
                 "--http-host=127.0.0.1",
                 f"--http-port={self._port}",
                 f"--http-management-port={free_port()}",
@@ -52,6 +54,7 @@ class Keycloak(Server):
                 "KC_BOOTSTRAP_ADMIN_USERNAME": _ADMIN,
                 "KC_BOOTSTRAP_ADMIN_PASSWORD": _PASSWORD,
                 "JAVA_OPTS_KC_HEAP": "-Xms64m -Xmx512m",
+                "JAVA_OPTS_APPEND": "-XX:TieredStopAtLevel=1",  # it runs for a minute
             },
         )
 
