@@ -28,6 +28,7 @@ _BACKOFF: Final = Backoff(0.05, 1.0)
 _LOOKS_EACH_S: Final = 1.0
 """How often to check, while a request is not answered, that its topic still exists."""
 _TURNS: Final = 20
+_STARTS_WITHIN_S: Final = 1.0
 _GONE_S: Final = 3.0
 _GONE_ANSWERS: Final = 3
 _UNKNOWN_TOPIC: Final = 3
@@ -83,9 +84,14 @@ class Cluster:
         """
         one: Any = client
         plain = isinstance(client, AIOKafkaClient)
+        starting = asyncio.ensure_future(one.bootstrap() if plain else one.start())
         try:
-            await (one.bootstrap() if plain else one.start())
+            await asyncio.shield(starting)
         except BaseException as error:
+            # Cancelled during its first request, it would leave the connection of that open.
+            await asyncio.wait({starting}, timeout=_STARTS_WITHIN_S)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
             await (one.close() if plain else one.stop())
             if isinstance(error, errors.KafkaConnectionError):
                 await self._probe()
