@@ -73,19 +73,19 @@ SHORT := not e2e and not stores and not ledger and not sim and not attacks and n
 MEMORY := $(shell df -Pk /dev/shm 2>/dev/null | awk '$$4 > 4194304 && $$NF == "/dev/shm" {print $$NF}')
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE) $(KEPT_MINIO)
 	TMPDIR=$(or $(MEMORY),$(TMPDIR)) $(PYTEST) -o tmp_path_retention_policy=failed \
-	    -m "not processes and $(SHORT)" -n 2 $(OTHER_LANES:%=--ignore tests/%)
+	    -m "not processes and $(SHORT)" -n 3 $(OTHER_LANES:%=--ignore tests/%)
 
 # An agent with trial processes, `rung up`, services, a gateway under hostile connections: short, each by itself.
 test-processes: $(DEV)
-	$(PYTEST) -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
+	$(PYTEST) -m "processes and $(SHORT)" -n 3 tests/agent tests/cli tests/deploy tests/gateway tests/tuning
 
 # Series in chDB and on a ClickHouse server, objects in a folder and on S3: each against the same tests.
 test-stores: $(DEV) $(CLICKHOUSE) $(KEPT_MINIO)
-	$(PYTEST) -m stores -n 2 tests/metrics tests/storage
+	$(PYTEST) -m stores -n 3 tests/metrics tests/storage
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)
-	$(PYTEST) -m ledger -n 2 --dist loadfile
+	$(PYTEST) -m ledger -n 3 --dist loadfile
 
 # Seeded simulations of the whole system, with faults; the collector against its reference.
 sim: $(DEV)
