@@ -53,18 +53,24 @@ def _run_tests(file: Path, scratch: Path, user: int) -> None:
 
 
 def become(user: int = _USER) -> None:
-    """Become a user, to whom the interpreter's folders are open whatever lies above them."""
+    """Become a user, to whom the interpreter and the tests are open whatever lies above them."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.unshare(_NEW_MOUNTS) == 0, os.strerror(ctypes.get_errno())
     namespaces._mount(None, "/", None, _PRIVATE | _RECURSIVE)
-    for folder in {Path(sys.base_prefix), Path(sys.prefix).resolve()}:
-        closed = [parent for parent in folder.parents if not parent.stat().st_mode & 0o001]
-        if closed:
-            source = os.open(folder, os.O_PATH)
-            namespaces._mount("tmpfs", str(closed[-1]), "tmpfs", 0, "mode=0755")
-            folder.mkdir(parents=True)
-            namespaces._mount(f"/proc/self/fd/{source}", str(folder), None, _BIND)
-            os.close(source)
+    needed = [Path(__file__).parents[2], Path(sys.base_prefix), Path(sys.prefix).resolve()]
+    closed = {folder: top for folder in needed if (top := _closed_above(folder))}
+    sources = {folder: os.open(folder, os.O_PATH) for folder in closed}
+    for top in sorted(set(closed.values())):
+        namespaces._mount("tmpfs", str(top), "tmpfs", 0, "mode=0755")
+    for folder, source in sources.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        namespaces._mount(f"/proc/self/fd/{source}", str(folder), None, _BIND)
+        os.close(source)
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
+
+
+def _closed_above(folder: Path) -> Path | None:
+    """Return the topmost folder above a folder that other users cannot pass through."""
+    return next((it for it in folder.parents[::-1] if not it.stat().st_mode & 0o001), None)
