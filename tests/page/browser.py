@@ -178,7 +178,9 @@ class Chromium:
         )
         deadline = time.monotonic() + _START_S
         while len(lines := _lines(self._profile / "DevToolsActivePort")) < 2:
-            assert time.monotonic() < deadline, "Chromium did not start"
+            if time.monotonic() > deadline:
+                self.__exit__()
+                pytest.fail("Chromium did not start")
             time.sleep(0.05)  # it lies in another process: there is nothing to await
         port, self._path = lines
         self._address = f"ws://127.0.0.1:{port}"
