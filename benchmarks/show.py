@@ -4,7 +4,7 @@ A gateway serves one running search that is folded from a ledger in memory: ASHA
 two validations and a checkpoint of each trial, 16 trials at work on a pool of 64 slots. Each
 request that the page, `rung wait` and `rung show` repeat is sent many times over one connection,
 at first with 1,000 trials, then with 10,000; what is asked for must cost the same with either.
-The median leaves out polls that forecast the pool anew; `first` has one.
+The median excludes polls that estimate the time left again; `first` includes one.
 Processor time is that of the whole process, with the client of this script, which reads bytes and
 no more.
 

@@ -16,7 +16,7 @@ from rung.cli.output import local_time, print_json, printable
 from rung.client import AsyncClient, ClientError, Credential, forget_credential, keep_credential
 
 WAIT_S: Final = 600.0
-"""How long to wait for somebody who signs in elsewhere."""
+"""Seconds to wait for a sign-in in a browser or on another device."""
 _SLOWER_S: Final = 5
 
 T = TypeVar("T")
