@@ -80,13 +80,16 @@ def run_pytest(command: Sequence[str]) -> int:
         if code != _TESTS_FAILED or os.environ.get("RUNG_REPEAT") == "0":
             return code
         failed = list(_failures(report))
+        if not failed:  # something else did: there is nothing to repeat
+            return code
         shared = os.environ.get(_RECORD)
         record = Path(shared) if shared else Path(folder) / "flaky.jsonl"
         if len(_recorded(record)) + len(failed) > FLAKY_MAX:
             print(f"Not repeated: more than {FLAKY_MAX} tests failed in this run.")
             return code
         print(f"Repeating what failed: {', '.join(each.test for each in failed)}", flush=True)
-        code = subprocess.call([*command, "--last-failed", "-n", "0"])
+        again = ["--last-failed", "--last-failed-no-failures=none", "-n", "0"]
+        code = subprocess.call([*command, *again])
         if code == 0:
             with record.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(each) + "\n" for each in failed)

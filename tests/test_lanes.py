@@ -100,6 +100,16 @@ def test_what_is_no_verdict_fails(tmp_path: Path, test: str) -> None:
     assert "Repeating" not in done.stdout
 
 
+def test_a_failure_of_no_test_is_not_repeated(tmp_path: Path) -> None:
+    """A plugin that ends the run as failed has failed it."""
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_sessionfinish(session):\n    session.exitstatus = 1\n"
+    )
+    done = _lane(tmp_path, "def test_sound():\n    pass\n")
+    assert done.returncode == 1, done.stdout
+    assert done.stdout.count("1 passed") == 1
+
+
 def test_repeating_can_be_turned_off(tmp_path: Path) -> None:
     """Then what fails once has failed."""
     assert _lane(tmp_path, FLAKY.format(count=1), RUNG_REPEAT="0").returncode == 1
