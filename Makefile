@@ -216,8 +216,9 @@ $(KAFKA): deploy/kafka/pom.xml | $(BIN)/python
 	touch $@
 
 # Keycloak, the identity provider of the tests, built for its database in memory, which takes longer
-# than its start; without Maven or Java they say so, and skip.
-$(KEYCLOAK): deploy/keycloak/pom.xml | $(BIN)/python
+# than its start; without Maven or Java they say so, and skip. After Kafka: what Maven fetches for both
+# is fetched once, and two processes of it do not share its repository safely.
+$(KEYCLOAK): deploy/keycloak/pom.xml | $(BIN)/python $(KAFKA)
 	if command -v mvn >/dev/null && command -v java >/dev/null; then \
 	  $(MAKE) $(KEPT_KEYCLOAK)/.built && rm -rf $@ && ln -s $(KEPT_KEYCLOAK) $@; \
 	else echo "No Maven or no Java: Keycloak is left out."; mkdir -p $@; fi
