@@ -29,8 +29,9 @@ KEPT_KEYCLOAK := $(CACHE)/keycloak-$(KEYCLOAK_VERSION)
 KEPT_MINIO := $(if $(wildcard $(MINIO)),$(BIN)/minio)
 
 # Tests start hundreds of processes, which are to find what they import compiled, also where the
-# environment says that nothing is to be kept: an empty value says nothing.
+# environment says that nothing is to be kept, or elsewhere: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX :=
 
 .PHONY: demo cluster test setup .setup check test-fast test-processes test-stores test-ledger sim test-attacks test-e2e test-frameworks test-cluster test-horovod soak bench docs clean
 
@@ -115,7 +116,7 @@ test-frameworks: $(LOWEST) $(NEWEST)
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
 test-cluster: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE)
-	$(PYTEST) -m cluster
+	$(PYTEST) -m cluster -n 2 --dist loadfile
 
 # Horovod's ranks, also under kills, on one agent and on a cluster's two; without a wheel for this
 # torch the tests say so, and skip.

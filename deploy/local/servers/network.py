@@ -9,7 +9,7 @@ It is isolated: there is no route to other networks, and nothing is forwarded.
 
 import contextlib
 import os
-import secrets
+import random
 import shutil
 import subprocess
 from typing import Final
@@ -28,11 +28,10 @@ class Network:
         Raises:
             ServerFailed: this user, or this machine, may not.
         """
-        name = secrets.token_hex(3)
-        self._name: Final = f"rung{name}"
-        self._net: Final = f"{_PREFIX}.{int(name[:2], 16)}"
+        number = _make_bridge()
+        self._name: Final = _bridge(number)
+        self._net: Final = f"{_PREFIX}.{number}"
         self._nodes: Final[list[str]] = []
-        _ip("link", "add", self._name, "type", "bridge")
         try:
             _ip("addr", "add", f"{self.host}/24", "dev", self._name)
             _ip("link", "set", self._name, "up")
@@ -104,6 +103,27 @@ def available() -> bool:
     finally:
         network.close()
     return True
+
+
+def _bridge(number: int) -> str:
+    return f"rung-{number}"
+
+
+def _make_bridge() -> int:
+    """Make a bridge; return its number, which no other network of this machine has.
+
+    Raises:
+        ServerFailed: this user, or this machine, may not; or all numbers are taken.
+    """
+    for number in random.sample(range(256), 256):
+        try:
+            _ip("link", "add", _bridge(number), "type", "bridge")
+        except ServerFailed as error:
+            if "File exists" not in str(error):
+                raise
+        else:
+            return number
+    raise ServerFailed(f"there are 256 bridges {_bridge(0)} to {_bridge(255)} already")
 
 
 def _ip(*arguments: str) -> None:
