@@ -16,6 +16,8 @@ from support.trials.story import CONFIG, finish
 from .conftest import Start
 
 ON_STEP = rt.LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP
+FUSED = pytest.mark.parametrize("fused", [False, True])
+"""A fused optimizer is called for every step and leaves it out by itself."""
 
 
 class Mixed(PlainTrial):
@@ -65,13 +67,22 @@ def test_a_whole_set_is_validated_in_the_same_precision(start: Start) -> None:
     assert agent.reports("validation")[0][1]["loss"] == 1.0
 
 
+def use_sgd(trial: PlainTrial, context: rt.TrialContext, *, fused: bool) -> None:
+    """Train with this optimizer in place of the trial's own."""
+    parameters = trial.model.parameters()
+    trial.optimizer = torch.optim.SGD(parameters, 0.1, fused=fused)
+    context.optimizers[:] = [trial.optimizer]
+
+
 class Overflowing(Mixed):
     """In float16; the gradients of the first and the fourth batch overflow."""
 
     dtype = torch.float16
+    fused = False
 
     def __init__(self, context: rt.TrialContext) -> None:
         super().__init__(context)
+        use_sgd(self, context, fused=self.fused)
         context.wrap_lr_scheduler(StepLR(self.optimizer, 1, 0.5), ON_STEP)
         self.moved: list[bool] = []
         self.norms: list[float] = []
@@ -92,13 +103,14 @@ class Overflowing(Mixed):
         return loss
 
 
-def test_a_step_that_overflows_is_left_out(start: Start) -> None:
+@FUSED
+def test_a_step_that_overflows_is_left_out(start: Start, *, fused: bool) -> None:
     """The weights stay, no schedule goes on, the scale falls; the next step is like any other.
 
     What clipping sees is not scaled. Nothing warns of a scheduler before its optimizer.
     """
     agent, context = start(config=CONFIG, length=5)
-    trial = Overflowing(context)
+    trial = type("Chosen", (Overflowing,), {"fused": fused})(context)
     rt.Trainer(trial, context).fit()
     finish(agent, context)
     assert trial.moved == [False, True, True, False, True]
@@ -107,12 +119,14 @@ def test_a_step_that_overflows_is_left_out(start: Start) -> None:
     assert trial.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**3
 
 
-def test_a_scaler_of_the_trials_own_does_the_same(start: Start) -> None:
+@FUSED
+def test_a_scaler_of_the_trials_own_does_the_same(start: Start, *, fused: bool) -> None:
     """Wrapped, scaled and updated by the trial, in windows of two batches: Determined's way."""
 
     class Own(PlainTrial):
         def __init__(self, context: rt.TrialContext) -> None:
             super().__init__(context)
+            use_sgd(self, context, fused=fused)
             self.scaler = context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
             context.wrap_lr_scheduler(StepLR(self.optimizer, 1, 0.5), ON_STEP)
             self.moved: list[bool] = []
@@ -133,6 +147,16 @@ def test_a_scaler_of_the_trials_own_does_the_same(start: Start) -> None:
     assert trial.moved == [False, True, False, False, False, True]
     assert context.scaler.get_scale() == 4.0
     assert trial.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**2
+
+
+@FUSED
+def test_a_scaler_that_is_off_skips_nothing(*, fused: bool) -> None:
+    """Every step counts, whatever its gradients are."""
+    weight = nn.Parameter(torch.ones(1))
+    weight.grad = torch.full((1,), torch.inf)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    optimizer = torch.optim.AdamW([weight], fused=fused)
+    assert Precision(torch.device("cpu")).step(optimizer, scaler)
 
 
 def test_a_gpu_trains_in_float16_with_a_scaler() -> None:

@@ -95,18 +95,24 @@ class Precision:
         return given
 
     def step(self, optimizer: Optimizer, scaler: Any) -> bool:
-        """Step an optimizer; return False if the scaler skipped the step."""
+        """Step an optimizer; return False if the scaler skipped the step.
+
+        A fused optimizer is called in any case and skips the step by itself, where its `found_inf`
+        is not 0; on a GPU this waits for the gradients, as the scaler does for other optimizers.
+        """
         if scaler is None:
             optimizer.step()
             return True
         self._stepped = True
-        moved: list[bool] = []
-        watch = optimizer.register_step_post_hook(lambda *_: moved.append(True))
+        skipped: list[Any] = []
+        watch = optimizer.register_step_post_hook(
+            lambda stepped, *_: skipped.append(getattr(stepped, "found_inf", None))
+        )
         try:
             scaler.step(optimizer)
         finally:
             watch.remove()
-        return bool(moved)
+        return bool(skipped) and not skipped[-1]
 
     def end_batch(self) -> None:
         """Update the scale after a batch with a step, if `use_amp` manages the scaler."""
