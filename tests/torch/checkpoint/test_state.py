@@ -215,3 +215,87 @@ def test_generators_survive_json() -> None:
     drawn = torch.rand(1).item(), np.random.rand()  # noqa: NPY002 - the global one
     rng.restore(rng.arrays_from_json(rng.arrays_to_json(before), before.torch, before.cuda))
     assert (torch.rand(1).item(), np.random.rand()) == drawn  # noqa: NPY002 - the global one
+
+
+class Unstorable(PlainTrial):
+    """Has a state that no checkpoint can hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a set."""
+        return {"seen": {1, 2}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it."""
+
+
+class Nameless(PlainTrial):
+    """Has a callback with such a state."""
+
+    def build_callbacks(self) -> dict[str, rt.Callback]:
+        """Return it."""
+
+        class Files(rt.Callback):
+            def state_dict(self) -> dict[str, Any]:
+                return {"best": Path("best.pt")}
+
+        return {"files": Files()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Unstorable, r"trial\.seen: .* builtins\.set; use a sorted list"),
+        (Nameless, r"callbacks\.files\.best: .*Path; use its str"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_before_the_first_batch(
+    start: Start, kind: type[PlainTrial], text: str
+) -> None:
+    """And not after the training that ends with the first checkpoint."""
+    agent, context = start(config=CONFIG, length=6)
+    with pytest.raises(rt.NotPlain, match=text):
+        rt.Trainer(kind(context), context).fit()
+    assert finish(agent, context) == []
+
+
+class Sparse(PlainTrial):
+    """Trains a sparse embedding, with a sparse buffer, in steps of two batches."""
+
+    def __init__(self, context: rt.TrialContext) -> None:
+        self.context = context
+        net = torch.nn.Sequential(torch.nn.Embedding(4, 1, sparse=True))
+        net.register_buffer("adjacency", torch.eye(3).to_sparse())
+        self.model = context.wrap_model(net)
+        parameters = list(net.parameters())
+        self.optimizer = context.wrap_optimizer(torch.optim.SparseAdam(parameters))
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Train the entry of a batch's number."""
+        loss = self.model(torch.tensor([batch_idx % 4])).square().mean()
+        self.context.backward(loss)
+        self.context.step_optimizer(self.optimizer)
+        return loss
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        """Return the size of the first entry."""
+        return {"loss": self.model(torch.tensor([0])).square().mean()}
+
+
+def test_sparse_gradients_are_stored_within_a_step(start: Start, tmp_path: Path) -> None:
+    """A resumed run adds to them, and to the same embedding."""
+    config = CONFIG | {"optimizations": {"aggregation_frequency": 2}}
+    weights = []
+    for number, lengths in enumerate([[4], [3, 4]]):
+        restore = []
+        for length in lengths:
+            folder = tmp_path / str(number)
+            agent, context = start(folder, config=config, length=length, seed=1, restore=restore)
+            trial = Sparse(context)
+            rt.Trainer(trial, context).fit()
+            context.core.close()
+            agent.wait_for_end()
+            restore = [agent.of(Stored)[-1].checkpoint_id]
+            agent.close()
+            agent.path.unlink()
+        weights.append(trial.weights())
+    assert weights[0] == weights[1]

@@ -163,3 +163,24 @@ def test_anything_else_is_named_with_its_place(value: Any, place: str) -> None:
     """The error says where it is and what it is."""
     with pytest.raises(NotPlain, match=place):
         plain(value, "state")
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64).conj()]
+)
+def test_an_unusual_tensor_comes_back(tmp_path: Path, tensor: torch.Tensor) -> None:
+    """Its kind and its values are those that were stored, also by way of a snapshot."""
+    tensor_file.demand_storable({"adjacency": tensor}, "model")
+    snapshot = Snapshot()
+    value = snapshot.take({"adjacency": tensor, "weight": torch.randn(LARGE)})
+    snapshot.settle()
+    found = tensor_file.owned(tensor_file.load(saved(value, tmp_path / "file")))["adjacency"]
+    assert found.layout is tensor.layout
+    assert torch.equal(found.to_dense(), tensor.to_dense())
+
+
+def test_a_tensor_that_torch_does_not_read_is_named() -> None:
+    """A nested tensor is written, and nobody could read it without unpickling code."""
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    with pytest.raises(NotPlain, match=r"trial\.rows\[0\]: .* \(nested\)"):
+        tensor_file.demand_storable({"rows": [nested]}, "trial")

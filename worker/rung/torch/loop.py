@@ -94,8 +94,10 @@ class Loop:
 
         Raises:
             IncompleteCheckpoint: the trial trains objects that are not in its checkpoints.
+            NotPlain: a state contains values that checkpoints cannot.
         """
         demand_complete(self._trial, self._context)
+        state.demand_storable(self._parts, self._data.parts)
         for model in self._context.models:
             model.train()
         size = self._data.batch_size

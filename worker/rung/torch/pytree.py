@@ -73,6 +73,26 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(item)
 
 
+def named_tensors_in(value: Any, place: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors in nested mappings, lists and tuples, each with its place."""
+    match value:
+        case torch.Tensor():
+            yield place, value
+        case Mapping():
+            for key, item in value.items():
+                yield from named_tensors_in(item, f"{place}.{key}")
+        case list() | tuple():
+            for index, item in enumerate(value):
+                yield from named_tensors_in(item, f"{place}[{index}]")
+        case _:
+            pass
+
+
+def is_strided(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's elements lie in one storage, by strides."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def mappings_in(value: Any) -> Iterator[Mapping[Any, Any]]:
     """Yield the mappings in nested mappings, lists and tuples; the outer ones first."""
     if isinstance(value, Mapping):

@@ -19,7 +19,7 @@ from rung.torch.callback import Callback
 from rung.torch.context import TrialContext
 from rung.torch.determinism import is_kept, parts_of
 from rung.torch.metrics.reducers import MetricReducer
-from rung.torch.pytree import mappings_in, tensors_in
+from rung.torch.pytree import is_strided, mappings_in, tensors_in
 
 _DEPTH_MAX: Final = 4
 
@@ -50,12 +50,12 @@ def _missing(trial: Any, context: TrialContext) -> list[str]:
         except Exception:  # noqa: BLE001 - it may need what training makes first; a checkpoint calls it again
             return []
     held = {id(it) for kept in (*context.models, *context.kept.values()) for it in _trained(kept)}
-    stored = {it.data_ptr() for it in tensors_in(own)}
+    stored = {_address(it) for it in tensors_in(own)}
     states = [set(it) for it in mappings_in(own)]
 
     def lacks(thing: Any) -> bool:
         return any(
-            id(it) not in held and (not stored or it.data_ptr() not in stored)
+            id(it) not in held and (not stored or _address(it) not in stored)
             for it in _trained(thing)
         )
 
@@ -115,6 +115,11 @@ def _owned(thing: Any, place: str, aside: Container[int], depth: int) -> Iterato
             yield name, each
         elif depth > 1:
             yield from _owned(each, name, aside, depth - 1)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Return what tensors of the same memory have in common."""
+    return tensor.data_ptr() if is_strided(tensor) else id(tensor)
 
 
 def _trained(thing: Any) -> list[torch.Tensor]:

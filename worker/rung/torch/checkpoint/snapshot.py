@@ -17,6 +17,7 @@ import torch
 
 from rung.storage.durable_file import IN_PLACE_MIN
 from rung.torch.determinism import cuda_in_use
+from rung.torch.pytree import is_strided
 
 
 class Snapshot:
@@ -68,7 +69,7 @@ class Snapshot:
         tensor = tensor.detach()
         if tensor.is_meta:
             return tensor
-        if not _is_strided(tensor):
+        if not _is_view(tensor):
             return tensor.cpu().clone()
         storage = tensor.untyped_storage()
         copied: Any = torch.empty(0, dtype=tensor.dtype)
@@ -112,8 +113,8 @@ def _words(storage: torch.UntypedStorage) -> torch.Tensor:
     return words.set_(storage, 0, (size // width,), (1,))  # type: ignore[no-any-return]  # torch's
 
 
-def _is_strided(tensor: torch.Tensor) -> bool:
+def _is_view(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a plain view of a storage."""
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+    if type(tensor) is not torch.Tensor or not is_strided(tensor):
         return False
     return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())

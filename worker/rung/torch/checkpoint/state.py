@@ -6,7 +6,7 @@ number of ranks; with another number, all ranks but the first get new generators
 tensors each rank has its parts. `files` writes and reads captured states.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from rung.torch.callback import Callback
 from rung.torch.checkpoint import sharded_tensors, tensor_file
 from rung.torch.checkpoint.tensor_file import plain
 from rung.torch.context import TrialContext
-from rung.torch.determinism import Kept, machine
+from rung.torch.determinism import Kept, is_kept, machine
 from rung.torch.torch_compile import plain_name, with_own_names, with_plain_names
 from rung.torch.trial import Trial
 from rung.training import rank_states, rng
@@ -57,6 +57,35 @@ class Captured(Struct, kw_only=True):
     """Whether each rank has parts of the tensors."""
     share: Any = None
     """The tensors that this rank writes, a `Share`; set by `files.divided`."""
+
+
+def demand_storable(parts: Parts, data: Iterable[Any]) -> None:
+    """Check that checkpoints can contain the states that the trial's objects have by now.
+
+    A `state_dict` that raises is left to the first checkpoint: it may need what training makes.
+
+    Args:
+        parts: the objects with a state.
+        data: the data set and the samplers.
+
+    Raises:
+        NotPlain: a state contains values that a checkpoint cannot.
+    """
+    context = parts.context
+    states: list[tuple[str, Kept]] = [
+        *(("model", model) for model in context.models),
+        *(("schedulers", scheduled.scheduler) for scheduled in context.schedulers),
+        *((f"kept.{name}", kept) for name, kept in context.kept.items()),
+        *((f"callbacks.{name}", hook) for name, hook in parts.callbacks.items()),
+        *(("trial", thing) for thing in (parts.trial,) if is_kept(thing)),
+        *((type(thing).__name__, thing) for thing in data if is_kept(thing)),
+    ]
+    for name, thing in states:
+        try:
+            state = thing.state_dict()
+        except Exception:  # noqa: BLE001, S112 - any of the user's
+            continue
+        tensor_file.demand_storable(state, name)
 
 
 def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) -> Captured:

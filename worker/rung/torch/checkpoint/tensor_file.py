@@ -11,8 +11,11 @@ system; so tensors that are kept must be copied (`owned`).
 """
 
 import copy
+import io
+import warnings
 from collections import Counter, OrderedDict
-from pathlib import Path
+from enum import Enum
+from pathlib import Path, PurePath
 from typing import IO, Any, Final, cast
 
 import numpy as np
@@ -23,12 +26,20 @@ from torch.utils.serialization import config
 from rung.events import RungError
 from rung.storage.checkpoint.writer import Sink
 from rung.storage.durable_file import ALIGNMENT
-from rung.torch.pytree import tensors_in
+from rung.torch.checkpoint.sharded_tensors import is_shard
+from rung.torch.pytree import is_strided, named_tensors_in, tensors_in
 
+_USUAL: Final = (torch.Tensor, torch.nn.Parameter)
 _PADDING_MAX: Final = 100
 """Tensors are aligned where the padding is at most this fraction (1/100) of the file."""
 _SCALARS: Final = (str, int, float, bool, bytes, type(None))
 _CONTAINERS: Final = (dict, OrderedDict, Counter)
+_HINTS: Final = (
+    (np.ndarray, "; use torch.from_numpy"),
+    (set | frozenset, "; use a sorted list"),
+    (PurePath, "; use its str"),
+    (Enum, "; use its name"),
+)
 
 
 class NotPlain(RungError):
@@ -52,11 +63,36 @@ def plain(value: Any, place: str) -> Any:
     if type(value) in {list, tuple}:
         items = [plain(item, f"{place}[{index}]") for index, item in enumerate(value)]
         return items if type(value) is list else tuple(items)
-    hint = "; use torch.from_numpy" if isinstance(value, np.ndarray) else ""
+    hint = next((hint for kind, hint in _HINTS if isinstance(value, kind)), "")
     raise NotPlain(
         f"{place}: a checkpoint holds tensors, numbers, text, lists and dicts, so that loading "
         f"one runs no code; this is a {type(value).__module__}.{type(value).__name__}{hint}"
     )
+
+
+def demand_storable(value: Any, place: str) -> None:
+    """Check that a value can be written, and read again without running code.
+
+    Tensors of unusual kinds, such as sparse and nested ones, are written and read for that.
+
+    Raises:
+        NotPlain: something in it cannot; the message says where.
+    """
+    plain(value, place)
+    for name, tensor in named_tensors_in(value, place):
+        if type(tensor) in _USUAL and is_strided(tensor) or is_shard(tensor):
+            continue
+        written = io.BytesIO()
+        try:
+            torch.save(tensor, written)
+            written.seek(0)
+            _load(written)
+        except Exception as error:
+            kind = "nested" if tensor.is_nested else f"{type(tensor).__name__}, {tensor.layout}"
+            raise NotPlain(
+                f"{name}: a checkpoint cannot hold this tensor ({kind}), because torch does not"
+                " read one without running code; keep the plain tensors that it is made of"
+            ) from error
 
 
 def save(value: Any, sink: Sink) -> None:
@@ -76,12 +112,18 @@ def save(value: Any, sink: Sink) -> None:
 
 def load(path: Path) -> Any:
     """Return a memory-mapped value; only tensors and plain values are ever unpickled."""
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return _load(path, mmap=True)
+
+
+def _load(file: Any, **options: Any) -> Any:
+    with warnings.catch_warnings():  # torch's own affair: that it checks sparse tensors
+        warnings.filterwarnings("ignore", message="Validating sparse tensor")
+        return torch.load(file, map_location="cpu", weights_only=True, **options)
 
 
 def has_boundaries(value: Any) -> bool:
     """Return whether the tensors of a value are aligned to disk blocks in its file."""
-    sizes = [tensor.nbytes for tensor in tensors_in(value)]
+    sizes = [tensor.nbytes if is_strided(tensor) else 0 for tensor in tensors_in(value)]
     return sum(sizes) >= _PADDING_MAX * ALIGNMENT * max(1, len(sizes))
 
 
