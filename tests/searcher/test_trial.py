@@ -1,33 +1,7 @@
 """What a report, a checkpoint and an end do to a trial."""
 
-import math
-
-import pytest
-
-from rung.events.trial import MetricValue
-from rung.methods.method import WORST
-from rung.searcher.processor import close, cost_of, forget, report, store
+from rung.searcher.processor import close, forget, report, store
 from rung.searcher.state import Trial
-
-
-@pytest.mark.parametrize(
-    ("value", "smaller_is_better", "cost"),
-    [
-        (0.5, True, 0.5),
-        (0.5, False, -0.5),
-        (3, True, 3.0),
-        (None, True, WORST),
-        (None, False, WORST),
-        ("NaN", True, WORST),
-        ("-Infinity", True, WORST),
-        ("Infinity", False, WORST),
-        (math.nan, False, WORST),
-        (math.inf, True, WORST),
-    ],
-)
-def test_costs(value: MetricValue | None, smaller_is_better: bool, cost: float) -> None:  # noqa: FBT001 - a table's column
-    """What is no finite number is the worst, whichever way is better."""
-    assert cost_of(value, smaller_is_better=smaller_is_better) == cost
 
 
 def trial() -> Trial:

@@ -134,3 +134,16 @@ def test_a_rung_that_the_trainer_cannot_count_is_left_to_periods(changes: dict[s
 def test_progress_of_an_older_checkpoint_asks_for_nothing() -> None:
     """Checkpoints that do not say whether the trial asked to end are read."""
     assert msgspec.convert({"batches": 3}, Progress) == Progress(batches=3, stop_requested=False)
+
+
+@pytest.mark.parametrize("first", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+def test_a_value_that_is_not_finite_is_never_the_best(first: str, smaller_is_better: bool) -> None:  # noqa: FBT001 - parametrized
+    """The best finite value is checkpointed though an infinite one came before it."""
+    searcher = {"metric": "psnr", "smaller_is_better": smaller_is_better}
+    made = plan(length=7, config={"searcher": searcher})
+    progress = Progress()
+    assert not made.validated(progress, {"psnr": float(first)})
+    assert made.validated(progress, {"psnr": 20.0})
+    assert made.validated(progress, {"psnr": 10.0 if smaller_is_better else 30.0})
+    assert not made.validated(progress, {"psnr": float(first)})

@@ -5,6 +5,7 @@ numbered from 1; the allocation is `<trial_id>.<run>`. Reports of other runs tha
 current one are ignored.
 """
 
+import math
 from typing import Any, ClassVar, Final, Literal
 
 from msgspec import Struct, field
@@ -16,6 +17,29 @@ from rung.events.topic import Relayed
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 MetricValue = float | NonFinite
 """A metric on the wire; JSON has no numbers that are not finite."""
+
+
+def comparable(value: MetricValue | None) -> float | None:
+    """Return a metric's value if it counts where values are compared: if it is a finite number.
+
+    Returns:
+        None: it is absent or not finite, so it is neither the best nor a time.
+    """
+    if value is None or isinstance(value, str) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def cost_of(value: MetricValue | None, *, smaller_is_better: bool) -> float | None:
+    """Return a metric's value as a cost, the lower the better; None: it is not comparable."""
+    number = comparable(value)
+    return number if number is None or smaller_is_better else -number
+
+
+def is_better(value: float, than: float, *, smaller_is_better: bool) -> bool:
+    """Return whether a metric's comparable value is better than another one."""
+    return value < than if smaller_is_better else value > than
+
 
 TrialState = Literal["completed", "stopped", "errored", "canceled"]
 """completed: trained to its full length, or ended by itself; stopped: by the search. From level 2

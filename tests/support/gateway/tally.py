@@ -1,11 +1,11 @@
 """The tally of an experiment counted anew: what that of the projection must equal."""
 
+from rung.events.trial import is_better
 from rung.gateway.projections.experiment import (
     Experiment,
     checkpoint_phase,
     trial_phase,
 )
-from rung.gateway.projections.experiment_fold import is_better
 from rung.gateway.projections.tally import Share, Tally, TopTrial
 
 
@@ -19,7 +19,7 @@ def counted(experiment: Experiment) -> Tally:
     for trial in experiment.trials:
         best = tally.best
         if trial.best is not None and (
-            best is None or is_better(trial.best.value, best.value, smaller)
+            best is None or is_better(trial.best.value, best.value, smaller_is_better=smaller)
         ):
             tally.best = TopTrial(trial.index, trial.best.value, trial.best.steps)
     for each in experiment.checkpoints.values():

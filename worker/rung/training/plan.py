@@ -1,12 +1,12 @@
 """Plan: how far a run trains, and how often it reports, validates and checkpoints."""
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast, get_args
 
 from msgspec import Struct
 
 from rung.core._info import TrialInfo
+from rung.events.trial import comparable, is_better
 from rung.methods.table import rungs_passed
 from rung.training.units import UNITS, Batch, Epoch, InvalidPlan, Record, TrainUnit, from_config
 
@@ -75,10 +75,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Return whether this is the trial's best validation so far, and note the value."""
         if self.metric is None or self.metric not in metrics:
             return True
-        value, best = float(metrics[self.metric]), progress.best
-        if math.isnan(value):
+        value, best = comparable(float(metrics[self.metric])), progress.best
+        if value is None:
             return False
-        if best is None or (value < best if self.smaller_is_better else value > best):
+        if best is None or is_better(value, best, smaller_is_better=self.smaller_is_better):
             progress.best = value
             return True
         return False

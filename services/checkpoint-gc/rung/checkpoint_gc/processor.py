@@ -82,7 +82,6 @@ Not handled: which checkpoints other experiments use (the gateway pins them befo
 these, and knows when they have ended), and files that were never part of a complete checkpoint.
 """
 
-import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final, assert_never
@@ -117,7 +116,7 @@ from rung.events.experiment import (
     RetentionChanged,
 )
 from rung.events.installation import LEVEL
-from rung.events.trial import TrialClosed, TrialExited, TrialValidated
+from rung.events.trial import TrialClosed, TrialExited, TrialValidated, cost_of
 from rung.retention import Checkpoint, Policy, Rank, restorable, unwanted
 
 AS_REQUESTED: Final = "deleted as requested"
@@ -398,9 +397,7 @@ def _validate(state: State, event: TrialValidated) -> None:
     value = event.metrics.get(policy.metric) if policy else None
     if policy is None or value is None:
         return
-    cost = None
-    if not isinstance(value, str) and math.isfinite(value):
-        cost = float(value) if policy.smaller_is_better else -float(value)
+    cost = cost_of(value, smaller_is_better=policy.smaller_is_better)
     trial = _trial(state, event.trial_id)
     trial.costs.setdefault(str(event.steps_completed), {})[str(event.run)] = cost
     for checkpoint_id, found in trial.checkpoints.items():

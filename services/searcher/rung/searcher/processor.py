@@ -140,7 +140,6 @@ Not handled: time-outs (the agent and the scheduler report a run that never ends
 run is requested whether or not there is room).
 """
 
-import math
 from typing import Any, Final, Literal, NamedTuple, TypeGuard, assert_never, get_args
 
 from msgspec.structs import replace
@@ -178,7 +177,6 @@ from rung.events.trial import (
     FAULTS_OF_CODE,
     ExitOutcome,
     LogMatched,
-    MetricValue,
     RunRequested,
     RunSpec,
     RunWithdrawn,
@@ -191,6 +189,8 @@ from rung.events.trial import (
     TrialStopped,
     TrialValidated,
     Withdrawal,
+    comparable,
+    cost_of,
     trial_id_of,
 )
 from rung.methods.method import WORST, Chance, Continue, Create, Leaving, Start
@@ -314,13 +314,6 @@ def _is_fact(event: Payload) -> TypeGuard[Fact]:
 
 def _is_decision(event: Payload) -> TypeGuard[Decision]:
     return type(event) in _DECISIONS
-
-
-def cost_of(value: MetricValue | None, *, smaller_is_better: bool) -> float:
-    """Return a metric as a cost, the lower the better; what is no finite number is the worst."""
-    if value is None or isinstance(value, str) or not math.isfinite(value):
-        return WORST
-    return float(value) if smaller_is_better else -float(value)
 
 
 # Facts
@@ -497,6 +490,7 @@ def _validate(experiment: Experiment, event: TrialValidated) -> None:
     time, timed = _time_of(event, search.time_metric)
     value = event.metrics.get(search.metric)
     cost = cost_of(value, smaller_is_better=search.smaller_is_better)
+    cost = WORST if cost is None else cost
     first = len(trial.results)
     lengths = experiment.lengths(trial)
     if report(trial, event.steps_completed, time, cost, lengths, timed=timed):
@@ -510,9 +504,9 @@ def _validate(experiment: Experiment, event: TrialValidated) -> None:
 
 def _time_of(event: TrialValidated, time_metric: str) -> tuple[float, bool]:
     """Return a report's time, and whether it is in units of the time metric for certain."""
-    time = event.metrics.get(time_metric)
-    if time is not None and not isinstance(time, str) and math.isfinite(time):
-        return float(time), True
+    time = comparable(event.metrics.get(time_metric))
+    if time is not None:
+        return time, True
     return float(event.steps_completed), time_metric == "batches"
 
 

@@ -5,7 +5,6 @@ Nothing here waits for a receiver. What happened before a webhook was set, or mo
 """
 
 import hashlib
-import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from rung.events.trial import (
     TrialExited,
     TrialRequested,
     TrialValidated,
+    comparable,
 )
 from rung.events.webhook import DeliveryRequested
 from rung.subscription.cloud_event import cloud_event
@@ -127,8 +127,8 @@ class Intake:
 
     def _passed(self, hook: Hook, data: TrialValidated) -> Iterator[Found]:
         for threshold in hook.subscription.metrics:
-            value = data.metrics.get(threshold.metric)
-            if value is None or isinstance(value, str) or not math.isfinite(value):
+            value = comparable(data.metrics.get(threshold.metric))
+            if value is None:
                 continue
             part = f"{data.trial_id}\n{threshold}"
             if threshold.passed(value) and self._first(f"{hook.webhook_id}\n{part}"):

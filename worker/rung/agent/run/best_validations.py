@@ -21,7 +21,7 @@ from rung.core.ipc.protocol import BestFound, BestRequested
 from rung.events import LedgerError, Payload, UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentSubmitted
-from rung.events.trial import RunSpec, TrialExited, TrialValidated
+from rung.events.trial import RunSpec, TrialExited, TrialValidated, comparable, is_better
 from rung.ledger import Ledger, Record, read_of
 
 _KEPT: Final = 32
@@ -156,23 +156,17 @@ class _Experiment:
                 pass  # one whose text names such a type
 
     def _validate(self, validated: TrialValidated) -> None:
-        time = _finite(validated, self._time_metric)
+        time = comparable(validated.metrics.get(self._time_metric))
         time = float(validated.steps_completed) if time is None else time
         if time <= self._times.get(validated.trial_id, -math.inf):
             return
         self._times[validated.trial_id] = time
-        value = None if self._metric is None else _finite(validated, self._metric)
+        value = comparable(validated.metrics.get(self._metric or ""))
         if value is None:
             return
-        better = min if self._smaller_is_better else max
-        self._best = value if self._best is None else better(self._best, value)
-
-
-def _finite(validated: TrialValidated, name: str) -> float | None:
-    value = validated.metrics.get(name)
-    if value is None or isinstance(value, str) or not math.isfinite(value):
-        return None
-    return float(value)
+        smaller = self._smaller_is_better
+        if self._best is None or is_better(value, self._best, smaller_is_better=smaller):
+            self._best = value
 
 
 def _decoded(record: Record) -> Payload | None:

@@ -11,7 +11,6 @@ Of a trial's validations the fold needs the last one alone.
 Invariant: folding the same records in any batches, with any restarts, gives the same.
 """
 
-import math
 from typing import Any, Final, assert_never
 
 import msgspec
@@ -69,6 +68,8 @@ from rung.events.trial import (
     TrialStatusSet,
     TrialStopped,
     TrialValidated,
+    comparable,
+    is_better,
 )
 from rung.gateway.projections.experiment import (
     Best,
@@ -430,23 +431,16 @@ def _validate(state: Experiment, trial: Trial, event: Event, data: TrialValidate
         state.throughput.reported(trial.timing, at, units)
     trial.validations.append(Validation(data.steps_completed, time, data.metrics))
     trial.steps = max(trial.steps, data.steps_completed)
-    value = data.metrics.get(submission.metric)
-    if value is None or isinstance(value, str) or not math.isfinite(value):
+    value, smaller = comparable(data.metrics.get(submission.metric)), submission.smaller_is_better
+    if value is None:
         return
-    if trial.best is None or is_better(value, trial.best.value, submission.smaller_is_better):
+    if trial.best is None or is_better(value, trial.best.value, smaller_is_better=smaller):
         trial.best = Best(value, data.steps_completed)
 
 
-def is_better(value: float, than: float, smaller_is_better: bool) -> bool:  # noqa: FBT001 - the field's name
-    """Whether a metric's value is better than another."""
-    return value < than if smaller_is_better else value > than
-
-
 def _time_of(data: TrialValidated, time_metric: str) -> float:
-    time = data.metrics.get(time_metric)
-    if isinstance(time, int | float) and math.isfinite(time):
-        return float(time)
-    return float(data.steps_completed)
+    time = comparable(data.metrics.get(time_metric))
+    return float(data.steps_completed) if time is None else time
 
 
 def _evolve_checkpoint(state: Experiment, event: Event, data: _OfCheckpoint) -> None:

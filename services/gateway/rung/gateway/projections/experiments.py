@@ -19,7 +19,7 @@ from msgspec import Struct, field
 from rung import api
 from rung.events import Event, topic
 from rung.events.experiment import BracketPlan, ExperimentMoved
-from rung.events.trial import RunRequested
+from rung.events.trial import RunRequested, is_better
 from rung.gateway.projections.experiment import (
     Checkpoint,
     Deletion,
@@ -32,7 +32,7 @@ from rung.gateway.projections.experiment import (
     phase_of,
     trial_phase,
 )
-from rung.gateway.projections.experiment_fold import Handles, evolve, is_better
+from rung.gateway.projections.experiment_fold import Handles, evolve
 from rung.gateway.projections.filter import Condition
 from rung.gateway.projections.tally import Share, Tally, TopTrial
 from rung.methods.space import Categorical, Const, Double, Int, Log, flatten
@@ -537,11 +537,11 @@ def _save_best(
     top, tally = TopTrial(trial.index, float(value), trial.best.steps), live.state.tally
     if (
         tally.best is None
-        or is_better(value, tally.best.value, smaller)
+        or is_better(value, tally.best.value, smaller_is_better=smaller)
         or (value == tally.best.value and trial.index <= tally.best.index)
     ):
         tally.best = top
-    if live.best is not None and not is_better(value, live.best, smaller):
+    if live.best is not None and not is_better(value, live.best, smaller_is_better=smaller):
         return
     live.best = value
     found = next((each for each in new if each.steps == trial.best.steps), None)

@@ -1,6 +1,5 @@
 """Serializers of experiments, trials and checkpoints: records of the projection → of the API."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from rung import api
 from rung.config.secret import hide, text_without
 from rung.config.sections.resources import PRIORITY
 from rung.events.failure import by_frequency
-from rung.events.trial import MetricValue, trial_id_of
+from rung.events.trial import MetricValue, cost_of, trial_id_of
 from rung.gateway.access.place import Names
 from rung.gateway.projections.experiment import (
     Best,
@@ -274,12 +273,12 @@ def costs_of(experiment: Experiment, item: Trial) -> dict[str, float]:
     The lower the better: negated where larger is better.
     """
     submission = submission_of(experiment)
-    sign = 1.0 if submission.smaller_is_better else -1.0
+    smaller = submission.smaller_is_better
     values = {each.steps: each.metrics.get(submission.metric) for each in item.validations}
     return {
-        each.id: sign * value
+        each.id: cost
         for each in checkpoints_of(experiment, trial_id_of(experiment.id, item.index))
-        if isinstance(value := values.get(each.steps), int | float) and math.isfinite(value)
+        if (cost := cost_of(values.get(each.steps), smaller_is_better=smaller)) is not None
     }
 
 
