@@ -22,6 +22,7 @@ class Wish(NamedTuple):
     trial_best: int
     trial_latest: int
     smaller_is_better: bool
+    level: int
 
 
 class Reference:
@@ -45,6 +46,7 @@ class Reference:
                 fact.save_trial_best,
                 fact.save_trial_latest,
                 self.wish.smaller_is_better,
+                self.wish.level,
             )
         if isinstance(fact, CheckpointDeletionRequested) and self._may_go(fact):
             self.gone.add(fact.checkpoint_id)
@@ -82,7 +84,10 @@ class Reference:
         named = self._best(whole, self.wish.experiment_best)
         for trial_id in sorted({found.trial_id for found in whole}):
             own = [found for found in whole if found.trial_id == trial_id]
-            named |= self._best(own, self.wish.trial_best)
+            best = self._best(own, self.wish.trial_best)
+            if self.wish.level >= 4 and self.wish.trial_best and not best:
+                best = self._nearest(trial_id, own)
+            named |= best
             named |= self._latest(own, self.wish.trial_latest)
             if trial_id not in self.ended():
                 named |= self.restorable(trial_id)
@@ -114,6 +119,33 @@ class Reference:
             if isinstance(fact, CheckpointDamaged) and fact.checkpoint_id in known:
                 found.add(fact.checkpoint_id)
         return found
+
+    def _nearest(self, trial_id: str, among: list[CheckpointStored]) -> set[str]:
+        """Return the checkpoint that is nearest to the trial's best validation."""
+        newest: dict[int, tuple[int, int, float | str]] = {}
+        for place, fact in enumerate(self.facts):
+            if (
+                isinstance(fact, TrialValidated)
+                and fact.trial_id == trial_id
+                and "loss" in fact.metrics
+            ):
+                value = (fact.run, place, fact.metrics["loss"])
+                newest[fact.steps_completed] = max(
+                    newest.get(fact.steps_completed, (0, 0, 0.0)), value, key=lambda it: it[:2]
+                )
+        sign = 1 if self.wish.smaller_is_better else -1
+        values = {
+            steps: sign * value
+            for steps, (_, _, value) in newest.items()
+            if not isinstance(value, str) and math.isfinite(value)
+        }
+        if not values or not among:
+            return set()
+        best = min(values, key=lambda steps: (values[steps], steps))
+        near = min(
+            among[::-1], key=lambda it: (abs(it.steps_completed - best), -it.steps_completed)
+        )
+        return {near.checkpoint_id}
 
     def _cost(self, found: CheckpointStored) -> float | None:
         reports = [

@@ -248,6 +248,55 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         ended(),
         ["a"],
     ),
+    "without a value, the one nearest to the best validation is the best": (
+        [
+            submitted(0, 1, 0, level=4),
+            *(validated(100, 0.9), stored("a", 140), validated(200, 0.1), stored("b", 240)),
+            *(validated(300, 0.5), stored("c", 340)),
+        ],
+        stored("d", 440),
+        [],
+    ),
+    "of two as near the later": (
+        [submitted(0, 1, 0, level=4), stored("a", 150), validated(200, 0.1), stored("b", 250)],
+        ended(),
+        ["a"],
+    ),
+    "a better validation moves it": (
+        [
+            submitted(0, 1, 0, level=4),
+            *(validated(100, 0.2), stored("a", 110), stored("b", 210), stored("c", 310)),
+        ],
+        validated(300, 0.1),
+        ["a"],
+    ),
+    "a validation reported again moves it": (
+        [
+            submitted(0, 1, 0, level=4),
+            *(validated(100, 0.1), validated(300, 0.2), stored("a", 110), stored("b", 310)),
+            stored("c", 410),
+        ],
+        validated(100, 0.3, run=2),
+        ["a"],
+    ),
+    "one with a value is the best whatever is near": (
+        [
+            submitted(0, 1, 0, level=4),
+            *(validated(100, 0.2), stored("a", 100), validated(200, 0.1), stored("b", 210)),
+        ],
+        ended(),
+        ["b"],
+    ),
+    "no best is asked for": (
+        [submitted(0, 0, 0, level=4), validated(100, 0.1), stored("a", 110)],
+        ended(),
+        ["a"],
+    ),
+    "before level 4 one without a value is none of the best": (
+        [submitted(0, 1, 0, level=3), validated(100, 0.1), stored("a", 110)],
+        ended(),
+        ["a"],
+    ),
     "the deletion of files decides nothing": (
         [_NONE, stored("a", 1), stored("b", 2), stored("c", 3)],
         deleted("a"),

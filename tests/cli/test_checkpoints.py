@@ -42,7 +42,9 @@ def test_download_chooses(server: Scripted, rung: Rung) -> None:
             recorded_answers.checkpoint("a", steps_completed=1600),
             recorded_answers.checkpoint("b", steps_completed=1700),
             recorded_answers.checkpoint("c", steps_completed=1800, state="deleted"),
-        ]
+        ],
+        "best_checkpoint_id": "a",
+        "best_checkpoint_note": None,
     }
     server.on("/trials/k3v9x2ab.0", json_answer(trial))
     server.on(f"{EXPERIMENT}/best", json_answer(recorded_answers.best()))
@@ -71,3 +73,28 @@ def test_download_says_what_came(server: Scripted, rung: Rung, tmp_path: Path) -
     result = rung("download", name, "-o", str(tmp_path / "gone"))
     assert (result.code, result.err) == (4, "Error: it is deleted\n")
     assert not (tmp_path / "gone").exists()
+
+
+def test_download_says_which_one_came(server: Scripted, rung: Rung, tmp_path: Path) -> None:
+    """A checkpoint that is not the one of the best value is not taken for it."""
+    name, data = "a.1.1.1", b"weights"
+    file = {
+        "name": "model.pt",
+        "size_bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+    shown = recorded_answers.checkpoint(name)
+    note = "the nearest, of step 5, where acc has no value; there is none of step 200"
+    server.on(f"/checkpoints/{name}", json_answer(shown | {"files": [file], "metadata": {}}))
+    server.on(f"/checkpoints/{name}/file", Answer(200, data))
+    best = recorded_answers.best(checkpoint=shown, checkpoint_value=None, checkpoint_note=note)
+    server.on(f"{EXPERIMENT}/best", json_answer(best))
+    trial = recorded_answers.trial() | {
+        "checkpoints": [shown],
+        "best_checkpoint_id": name,
+        "best_checkpoint_note": note,
+    }
+    server.on("/trials/k3v9x2ab.0", json_answer(trial))
+    assert f"\nIt is {note}.\n" in rung("download", "k3v9x2ab", "-o", str(tmp_path / "a")).out
+    assert f"\nIt is {note}.\n" in rung("download", "k3v9x2ab.0", "-o", str(tmp_path / "b")).out
+    assert rung("download", "k3v9x2ab", "-o", str(tmp_path / "c"), "--json").json["note"] == note

@@ -260,7 +260,9 @@ def test_what_errored_is_shown(server: Scripted, rung: Rung) -> None:
 def test_show_a_trial(server: Scripted, rung: Rung) -> None:
     """A name with a dot is a trial."""
     trial = recorded_answers.trial(parent="k3v9x2ab.3") | {
-        "checkpoints": [recorded_answers.checkpoint()]
+        "checkpoints": [recorded_answers.checkpoint()],
+        "best_checkpoint_id": "k3v9x2ab.0.1.1600",
+        "best_checkpoint_note": None,
     }
     server.on("/trials/k3v9x2ab.0", json_answer(trial))
     result = rung("show", "k3v9x2ab.0")
@@ -342,18 +344,20 @@ def test_one_of_a_unit(server: Scripted, rung: Rung) -> None:
 
 
 def test_best_says_which_value_its_checkpoint_has(server: Scripted, rung: Rung) -> None:
-    """Where the one of the best value is gone, the other one's value and batch are said."""
+    """Where the one of the best value is gone, the other one's value and step are said."""
+    note = "the best that is left, of step 1, with error 0.5; there is none of step 1600"
     other = recorded_answers.checkpoint("k3v9x2ab.0.1.1", steps_completed=1)
     server.on(
         f"{EXPERIMENT}/best",
-        json_answer(recorded_answers.best(checkpoint=other, checkpoint_value=0.5)),
+        json_answer(
+            recorded_answers.best(checkpoint=other, checkpoint_value=0.5, checkpoint_note=note)
+        ),
     )
     shown = rung("best", "k3v9x2ab").out
-    assert "error 0.5 at 1 batch; there is none of 1,600 batches" in shown
-    of_checkpoint = ("checkpoint", "its value")
+    of_checkpoint = ("checkpoint", "which is")
     assert [line for line in shown.splitlines() if line.startswith(of_checkpoint)] == [
         "checkpoint  k3v9x2ab.0.1.1 (2.0 KiB)",
-        "its value   error 0.5 at 1 batch; there is none of 1,600 batches",
+        f"which is    {note}",
     ]
     server.on(
         f"{EXPERIMENT}/best",

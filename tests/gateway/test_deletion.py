@@ -447,3 +447,37 @@ async def test_best_says_what_its_checkpoint_has(world: World) -> None:
         "c3",
         3,
     )
+    assert first["checkpoint_note"] is None
+    assert second["checkpoint_note"] == (
+        "the best that is left, of step 30, with error 3.0; there is none of step 10, which has"
+        " the best value"
+    )
+
+
+async def test_a_checkpoint_of_no_validated_step_is_not_the_one_of_the_best(world: World) -> None:
+    """The nearest is named, by the experiment and by the trial, and said to be that."""
+    history = History()
+    history.write(submitted(), origin="client/x")
+    history.decide()
+    await world.play(history)
+    for number, value in enumerate((0.5, 0.1, 0.3), 1):
+        metrics = {"error": value, "epochs": float(number)}
+        report = TrialValidated(
+            experiment_id=EXPERIMENT,
+            trial_id=TRIAL,
+            run=1,
+            steps_completed=number * 100,
+            metrics=metrics,
+        )
+        await world.write(report, stored(TRIAL, 1, number * 100 + 30, number))
+    async with world.gateway() as client:
+        best = await client.get(f"/experiments/{EXPERIMENT}/best")
+        trial = await client.get(f"/trials/{TRIAL}")
+
+    note = (
+        "the nearest, of step 230, where error has no value; there is none of step 200, which has"
+        " the best value"
+    )
+    assert (best["value"], best["checkpoint"]["id"], best["checkpoint_value"]) == (0.1, "c2", None)
+    assert best["checkpoint_note"] == trial["best_checkpoint_note"] == note
+    assert trial["best_checkpoint_id"] == "c2"

@@ -156,4 +156,5 @@ def best(**more: Any) -> dict[str, Any]:
         "hparams": trial()["hparams"],
         "checkpoint": checkpoint(),
         "checkpoint_value": 0.125,
+        "checkpoint_note": None,
     } | more

@@ -45,9 +45,11 @@ class Best:
     steps: int
     """After which it was validated with this value."""
     checkpoint: api.Checkpoint | None = field(repr=False)
-    """The one of this validation; else the trial's best that is left, else its newest."""
+    """The one of this validation; else the trial's best that is left, else the nearest to it."""
     checkpoint_value: float | None
     """The value at that checkpoint; None without one, and where it was not validated there."""
+    checkpoint_note: str | None
+    """Which checkpoint it is, where it is not the one of this validation."""
     _client: "Client" = field(repr=False, compare=False)
 
     def download(self, folder: str | os.PathLike[str]) -> Path:
@@ -144,6 +146,7 @@ class ExperimentHandle:
             steps=found.steps,
             checkpoint=found.checkpoint,
             checkpoint_value=None if value is None else float(value),
+            checkpoint_note=found.checkpoint_note,
             _client=self._client,
         )
 

@@ -280,6 +280,12 @@ class TrialDetail(Trial, kw_only=True):
     """A trial with its checkpoints."""
 
     checkpoints: list[Checkpoint]
+    best_checkpoint_id: Annotated[
+        str | None, Meta(description="the one to continue with, as of `best`; null: none is left")
+    ] = None
+    best_checkpoint_note: Annotated[
+        str | None, Meta(description="as `checkpoint_note` of `best`")
+    ] = None
 
 
 class BestTrial(Struct, kw_only=True):
@@ -388,12 +394,19 @@ class BestAnswer(Struct, kw_only=True):
         Checkpoint | None,
         Meta(
             description="the one of the best validation; else, of those of the trial that are"
-            " left, the one with the best value, else the newest"
+            " left, the one with the best value, else the nearest to the best validation"
         ),
     ]
     checkpoint_value: Annotated[
         MetricValue | None,
         Meta(description="the metric at the checkpoint's step; null: not validated there"),
+    ] = None
+    checkpoint_note: Annotated[
+        str | None,
+        Meta(
+            description="which checkpoint it is, where it is not the one of the best validation:"
+            " its value is another; null: it is that one, or there is none"
+        ),
     ] = None
 
 

@@ -33,6 +33,8 @@ LEVEL: Final = 4
    checkpoint-gc would retire what they hold. Here, too, the installation's level counts.
 4: a search decides at most so much at once, and the rest in further steps (see the searcher's
    theory of operation).
+4: where no checkpoint of a trial has a value, the one nearest to its best validation is kept as
+   its best.
 """
 
 

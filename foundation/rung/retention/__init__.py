@@ -58,6 +58,7 @@ def unwanted(
     best_of_experiment: Collection[str],
     *,
     ended: bool,
+    best_steps: int | None = None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the checkpoints of a trial that the policy does not keep, and why, by arrival.
 
@@ -66,10 +67,14 @@ def unwanted(
         checkpoints: all that the trial has, by id.
         best_of_experiment: those that are kept as the best of all trials.
         ended: whether the trial will never train again.
+        best_steps: the steps of the trial's best validation; the checkpoint nearest to it is its
+            best where none has a value. None: there is none, or the experiment's level is below 4.
     """
     intact = {name: found for name, found in checkpoints.items() if found.damaged is None}
     ranks = [rank for name, found in intact.items() if (rank := found.rank(name))]
     kept = {name for _, _, name in nsmallest(policy.trial_best, ranks)}
+    if intact and not ranks and policy.trial_best and best_steps is not None:
+        kept.add(min(reversed(intact), key=lambda name: nearness(intact[name].steps, best_steps)))
     kept.update(_newest(policy.trial_latest, intact.items()), best_of_experiment)
     reason = f"not among {policy}"
     if not ended:
@@ -78,6 +83,11 @@ def unwanted(
     for name, found in checkpoints.items():
         if name not in kept:
             yield name, reason if found.damaged is None else f"damaged: {found.damaged}"
+
+
+def nearness(steps: int, best_steps: int) -> tuple[int, int]:
+    """Return a sort key: the nearest to a validation first, of two as near the later."""
+    return abs(steps - best_steps), -steps
 
 
 def restorable(checkpoints: Mapping[str, Checkpoint]) -> set[str]:

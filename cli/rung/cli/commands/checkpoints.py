@@ -64,47 +64,48 @@ async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
 async def download(name: str, output: Path | None, link: Link) -> None:
     """Fetch a checkpoint's files, each checked against its digest.
 
-    Of an experiment: its best trial's checkpoint. Of a trial: its best one, else its newest.
+    Of an experiment: its best trial's checkpoint. Of a trial: its best one. Where that of the best
+    value is not left, another one of the trial, and which one is said.
     """
     async with link.client() as client:
-        checkpoint_id = await choose_checkpoint(client, name)
+        checkpoint_id, note = await choose_checkpoint(client, name)
         folder = (output or Path(checkpoint_id.replace("/", "_"))).absolute()
         checkpoint = await client.download(checkpoint_id, folder)
     if link.json:
-        print_json({"folder": str(folder), "checkpoint": checkpoint})
+        print_json({"folder": str(folder), "checkpoint": checkpoint, "note": note})
     else:
         files = f"{counted(checkpoint.file_count, 'file')} ({size(checkpoint.size_bytes)})"
         click.echo(f"{files} of checkpoint {checkpoint.id} in {folder}")
+        if note is not None:
+            click.echo(f"It is {note}.")
 
 
-async def choose_checkpoint(client: AsyncClient, name: str) -> str:
-    """Return the id of the checkpoint of an experiment, of a trial, or of that name itself."""
+async def choose_checkpoint(client: AsyncClient, name: str) -> tuple[str, str | None]:
+    """Return the id of the checkpoint of an experiment, of a trial, or of that name itself.
+
+    Returns:
+        It, and a note where it is not the checkpoint of the best value.
+    """
     owners = {"experiment": _of_experiment, "trial": _of_trial}
     with contextlib.suppress(NotFound):
         owner = owners.get(await client.kind_of(name))
         if owner is not None:
             return await owner(client, name)
-    return (await client.checkpoint(name)).id
+    return (await client.checkpoint(name)).id, None
 
 
-async def _of_experiment(client: AsyncClient, name: str) -> str:
+async def _of_experiment(client: AsyncClient, name: str) -> tuple[str, str | None]:
     best = await client.best(name)
     if best.checkpoint is None:
         raise RungError(
             f"no checkpoint of trial {best.trial.id}, the best of {name}, is left;"
             f" `rung checkpoints {name}` lists the others"
         )
-    return best.checkpoint.id
+    return best.checkpoint.id, best.checkpoint_note
 
 
-async def _of_trial(client: AsyncClient, trial_id: str) -> str:
+async def _of_trial(client: AsyncClient, trial_id: str) -> tuple[str, str | None]:
     trial = await client.trial(trial_id)
-    stored = [item for item in trial.checkpoints if item.state == "stored"]
-    if not stored:
+    if trial.best_checkpoint_id is None:
         raise RungError(f"trial {trial_id} has no checkpoint that is left")
-    steps = trial.best.steps if trial.best else None
-
-    def worth(item: Checkpoint) -> tuple[bool, int]:
-        return item.steps_completed == steps, item.steps_completed
-
-    return max(stored, key=worth).id
+    return trial.best_checkpoint_id, trial.best_checkpoint_note

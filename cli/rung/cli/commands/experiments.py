@@ -35,7 +35,6 @@ from rung.cli.output import (
 )
 from rung.client import (
     AsyncClient,
-    BestAnswer,
     ClientError,
     Experiment,
     ExperimentSummary,
@@ -347,24 +346,13 @@ async def best(experiment_id: str, link: Link) -> None:
                 if checkpoint
                 else "none of this trial is stored",
             ),
-            ("its value", _value_of_checkpoint(found)),
+            ("which is", found.checkpoint_note),
         ]
     )
     click.echo()
     print_table(["hyperparameter", "value"], flat(found.hparams))
     if checkpoint is not None:
         click.echo(f"\n`rung download {checkpoint.id}` fetches it.")
-
-
-def _value_of_checkpoint(found: BestAnswer) -> str | None:
-    """Return what there is to say of a checkpoint that is not the one of the best value."""
-    checkpoint = found.checkpoint
-    if checkpoint is None or checkpoint.steps_completed == found.steps:
-        return None
-    value = found.checkpoint_value
-    has = "no validation" if value is None else f"{found.metric} {number(value)}"
-    at = f"{has} at {counted(checkpoint.steps_completed, 'batch', 'batches')}"
-    return f"{at}; there is none of {counted(found.steps, 'batch', 'batches')}"
 
 
 def _show_experiment(experiment: Experiment, address: str) -> None:

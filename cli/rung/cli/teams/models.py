@@ -104,17 +104,21 @@ async def register_version(
 ) -> None:
     """Register a checkpoint as the next version of a model; it is kept from then on.
 
-    Of an experiment: its best trial's checkpoint. Of a trial: its best one, else its newest.
+    Of an experiment: its best trial's checkpoint. Of a trial: its best one. Where that of the best
+    value is not left, another one of the trial, and which one is said.
     """
     async with link.client() as client:
+        checkpoint_id, note = await choose_checkpoint(client, what)
         made = await client.models.register(
             name,
-            await choose_checkpoint(client, what),
+            checkpoint_id,
             name=version_name,
             labels=list(labels),
             **fields,
         )
     text = f"Checkpoint {made.checkpoint_id} is version {made.number} of model {name}."
+    if note is not None:
+        text += f"\nIt is {note}."
     say(link, made, text)
 
 

@@ -25,9 +25,11 @@ trial are kept anyway, so one whose validation is still to come is not lost.
 
 A checkpoint's cost is the validation of its own run at its step; where that run reported none,
 that of the newest other run at that step. A checkpoint without a finite value has no rank: it can
-be among the latest of its trial but not among the best. Of two that are equally good, the one with
-fewer steps is better, then the smaller id. Of two at one step, the one stored later is newer, as
-for the searcher.
+be among the latest of its trial but not among the best. From level 4 on, where none of a trial's
+has a rank, as of a script that counts the steps of its checkpoints otherwise than those of its
+validations, the one nearest to the trial's best validation is its best. Of two that are equally
+good, the one with fewer steps is better, then the smaller id. Of two at one step, the one stored
+later is newer, as for the searcher.
 
 A run that was given up may go on storing until its agent learns of it. The searcher does not
 restore such *late* checkpoints, so the newest two are counted twice: over all, and without them.
@@ -83,7 +85,7 @@ these, and knows when they have ended), and files that were never part of a comp
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -174,7 +176,7 @@ class CheckpointGC:
         | RetentionChanged
         | DeletionRequested
     )
-    version = 5
+    version = 6
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -399,7 +401,7 @@ def _validate(state: State, event: TrialValidated) -> None:
         return
     cost = cost_of(value, smaller_is_better=policy.smaller_is_better)
     trial = _trial(state, event.trial_id)
-    trial.costs.setdefault(str(event.steps_completed), {})[str(event.run)] = cost
+    trial.validated(event.steps_completed, event.run, cost)
     for checkpoint_id, found in trial.checkpoints.items():
         if found.steps == event.steps_completed:
             _rank(state, trial, checkpoint_id)
@@ -571,8 +573,13 @@ def _judge(state: State, policy: Policy, given: Iterable[str]) -> list[Payload]:
     return [
         _retired(state, each, name, reason)
         for each in dict.fromkeys(trial_ids)
-        for name, reason in unwanted(
-            policy, state.trials[each].checkpoints, best, ended=state.trials[each].ended
-        )
+        for name, reason in _unwanted(state, policy, state.trials[each], best)
         if not (name in state.pinned or name in state.registered or name in state.held)
     ]
+
+
+def _unwanted(
+    state: State, policy: Policy, trial: Trial, best: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    steps = trial.best[1] if trial.best is not None and state.level >= 4 else None
+    return unwanted(policy, trial.checkpoints, best, ended=trial.ended, best_steps=steps)

@@ -25,13 +25,26 @@ class Trial(Struct, kw_only=True):
         default_factory=dict[str, dict[str, float | None]]
     )
     """Steps → run → the metric, the lower the better; None: it was not finite."""
+    best: tuple[float, int] | None = None
+    """Cost and steps of its best validation."""
 
-    def cost_at(self, steps: int, run: int) -> float | None:
-        """Return how good the trial was after so many steps."""
+    def cost_at(self, steps: int, run: int | None = None) -> float | None:
+        """Return how good the trial was after so many steps, in a run or else in the newest."""
         costs = self.costs.get(str(steps))
         if not costs:
             return None
         return costs[str(run) if str(run) in costs else max(costs, key=int)]
+
+    def validated(self, steps: int, run: int, cost: float | None) -> None:
+        """Fold a validation, which replaces an earlier one of the run at that step."""
+        self.costs.setdefault(str(steps), {})[str(run)] = cost
+        changed = [steps]
+        if self.best is not None and self.best[1] == steps:
+            self.best, changed = None, [int(each) for each in self.costs]
+        for each in changed:
+            found = self.cost_at(each)
+            if found is not None and (self.best is None or (found, each) < self.best):
+                self.best = found, each
 
 
 class State(Struct, kw_only=True):

@@ -60,7 +60,7 @@ from rung.gateway.requests.writes import (
 from rung.gateway.route import Body, Route
 from rung.gateway.routes.changes.control import RESOURCES_LEVEL
 from rung.gateway.routes.directory.storage_area import area_of
-from rung.gateway.serializers.experiments import checkpoint_at, submission_of
+from rung.gateway.serializers.experiments import newest_checkpoint, submission_of
 from rung.storage import ObjectMissing, ObjectStore
 
 _START: Final = "checkpoint.download"
@@ -459,7 +459,7 @@ async def _of_trial(models: ReadModels, trial_id: str, access: Access) -> _Start
     if experiment is None or experiment.trial(trial_id) is None:
         raise _no_start(path, "there is no such trial; give an id such as k3f9x2ma.17", trial_id)
     _check_start(access, experiment, "a trial")
-    newest = checkpoint_at(experiment, trial_id, None)
+    newest = newest_checkpoint(experiment, trial_id)
     if newest is None:
         raise _no_start(path, "this trial has no checkpoint left; choose another", trial_id)
     return _Start(experiment.id, newest.id, submission_of(experiment).area)

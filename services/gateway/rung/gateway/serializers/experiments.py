@@ -25,6 +25,7 @@ from rung.gateway.projections.experiment import (
 )
 from rung.gateway.projections.tally import TopTrial, at, lengths_of
 from rung.gateway.serializers.progress import progress_of, rung_of
+from rung.retention import nearness
 
 _Metrics = dict[int, dict[str, MetricValue]]
 """By step, the metrics of a trial's validation."""
@@ -219,7 +220,13 @@ def trial_detail(experiment: Experiment, item: Trial) -> api.TrialDetail:
     shown = trial(experiment, item)
     fields = structs.asdict(shown)
     left = checkpoints(experiment, checkpoints_of(experiment, shown.id))
-    return api.TrialDetail(**fields, checkpoints=left)
+    best, note = best_checkpoint(experiment, item)
+    return api.TrialDetail(
+        **fields,
+        checkpoints=left,
+        best_checkpoint_id=None if best is None else best.id,
+        best_checkpoint_note=note,
+    )
 
 
 def _best(experiment: Experiment, submission: Submission, best: TopTrial) -> api.BestTrial:
@@ -238,7 +245,7 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
         return None
     item = experiment.trials[value.index]
     submission = submission_of(experiment)
-    left = _best_left(experiment, item, value.steps)
+    left, note = best_checkpoint(experiment, item)
     shown = None if left is None else checkpoint(experiment, left)
     return api.BestAnswer(
         trial=trial(experiment, item),
@@ -249,22 +256,39 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
         hparams=item.hparams,
         checkpoint=shown,
         checkpoint_value=None if shown is None else shown.metrics.get(submission.metric),
+        checkpoint_note=note,
     )
 
 
-def _best_left(experiment: Experiment, item: Trial, steps: int) -> Checkpoint | None:
-    """Return of a trial's stored checkpoints that of a step, else the best, else the newest."""
-    trial_id = trial_id_of(experiment.id, item.index)
-    newest = checkpoint_at(experiment, trial_id, steps)
-    if newest is None or newest.steps == steps:
-        return newest
-    costs = costs_of(experiment, item)
-    ranked = [
-        each
-        for each in checkpoints_of(experiment, trial_id)
-        if each.id in costs and checkpoint_phase(each) == "stored"
-    ]
-    return min(ranked, key=lambda each: (costs[each.id], each.steps), default=newest)
+def best_checkpoint(experiment: Experiment, item: Trial) -> tuple[Checkpoint | None, str | None]:
+    """Return the checkpoint of a trial to continue with, as retention ranks them.
+
+    That of the best validation; else the best that is left; else, where none has a value, the
+    nearest to the best validation; without any validation the newest.
+
+    Returns:
+        None if none is stored, and a note where it is not that of the best validation.
+    """
+    stored = _stored(experiment, trial_id_of(experiment.id, item.index))
+    if not stored:
+        return None, None
+    metric = submission_of(experiment).metric
+    if item.best is None:
+        newest = _newest(stored)
+        return newest, f"the newest, of step {newest.steps}: {metric} has no finite value yet"
+    best, costs = item.best.steps, costs_of(experiment, item)
+    if exact := [each for each in stored if each.steps == best]:
+        return _newest(exact), None
+    gone = f"there is none of step {best}, which has the best value"
+    if ranked := [each for each in stored if each.id in costs]:
+        found = min(ranked, key=lambda each: (costs[each.id], each.steps))
+        value = _metrics(experiment, found.trial_id)[found.steps][metric]
+        return (
+            found,
+            f"the best that is left, of step {found.steps}, with {metric} {value}; {gone}",
+        )
+    found = min(stored[::-1], key=lambda each: nearness(each.steps, best))
+    return found, f"the nearest, of step {found.steps}, where {metric} has no value; {gone}"
 
 
 def costs_of(experiment: Experiment, item: Trial) -> dict[str, float]:
@@ -282,15 +306,21 @@ def costs_of(experiment: Experiment, item: Trial) -> dict[str, float]:
     }
 
 
-def checkpoint_at(experiment: Experiment, trial_id: str, steps: int | None) -> Checkpoint | None:
-    """Return a trial's stored checkpoint of a step, else its newest one; of equals the later."""
-    left = [
-        item
-        for item in experiment.checkpoints.values()
-        if item.trial_id == trial_id and checkpoint_phase(item) == "stored"
+def newest_checkpoint(experiment: Experiment, trial_id: str) -> Checkpoint | None:
+    """Return a trial's newest stored checkpoint, None if it has none."""
+    stored = _stored(experiment, trial_id)
+    return _newest(stored) if stored else None
+
+
+def _stored(experiment: Experiment, trial_id: str) -> list[Checkpoint]:
+    return [
+        each for each in checkpoints_of(experiment, trial_id) if checkpoint_phase(each) == "stored"
     ]
-    exact = [item for item in left if item.steps == steps]
-    return max(exact or left, key=lambda item: (item.steps, item.stored_at), default=None)
+
+
+def _newest(stored: list[Checkpoint]) -> Checkpoint:
+    """Return the one with the most steps, of equals the later."""
+    return max(stored, key=lambda each: (each.steps, each.stored_at))
 
 
 def checkpoint(experiment: Experiment, item: Checkpoint) -> api.Checkpoint:

@@ -488,8 +488,10 @@ def superfluous(experiment: Experiment, wanted: api.Retention) -> list[Checkpoin
     """
     if experiment.ended is None and _shares(experiment):
         return []
+    submission = serializers.submission_of(experiment)
+    level = submission.level
     policy = Policy(
-        metric=serializers.submission_of(experiment).metric,
+        metric=submission.metric,
         experiment_best=wanted.save_experiment_best,
         trial_best=wanted.save_trial_best,
         trial_latest=wanted.save_trial_latest,
@@ -508,7 +510,13 @@ def superfluous(experiment: Experiment, wanted: api.Retention) -> list[Checkpoin
     return [
         experiment.checkpoints[name]
         for trial, kept in trials
-        for name, _ in unwanted(policy, kept, best, ended=trial.closed is not None)
+        for name, _ in unwanted(
+            policy,
+            kept,
+            best,
+            ended=trial.closed is not None,
+            best_steps=trial.best.steps if trial.best is not None and level >= 4 else None,
+        )
         if not experiment.checkpoints[name].pinned_by
     ]
 
