@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from metrics.report import metrics, record, row
-from rung.metrics import SeriesError, SeriesLocked, SeriesStore
+from metrics.report import EXPERIMENT, metrics, record, row
+from rung.metrics import SeriesError, SeriesLocked, SeriesStore, SeriesUnavailable
+from support.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.stores
 
@@ -81,6 +82,30 @@ async def test_damaged_rows_are_named_as_such(tmp_path: Path) -> None:
             path.write_bytes(data[:100] + _noise(len(data) - 100))
     with pytest.raises(SeriesError, match=r"move .*series away"):
         await _ask(folder)
+
+
+async def test_a_full_disk_loses_nothing() -> None:
+    """Writing fails until there is room, however often it is tried; then all of it is there."""
+    reports = [metrics([row(step, loss=1 / (step + 1))]) for step in range(4)]
+    with small_disk(64) as disk:
+        store = await _opened(disk / "series")
+        try:
+            store.absorb([record(reports[0], 0)])
+            await store.flush()
+            ballast = fill(disk)
+            for position in (1, 2, 3):
+                store.absorb([record(reports[position], position)])
+                for _ in range(2):
+                    with pytest.raises(SeriesUnavailable, match=r"full|No space left"):
+                        await store.flush()
+            assert await store.positions() == {("metrics", 0): 1}
+            ballast.unlink()
+            await store.flush()
+            curve = await store.curve(f"{EXPERIMENT}.0", "training", "loss", 10)
+            assert [step for step, _, _ in curve] == [0, 1, 2, 3]
+            assert await store.positions() == {("metrics", 0): 4}
+        finally:
+            await store.close()
 
 
 def _noise(size: int) -> bytes:

@@ -6,6 +6,7 @@ first use.
 
 import asyncio
 import fcntl
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,13 @@ import msgspec
 import structlog
 
 from rung.metrics.clickhouse.engine import Parameter, Tables
-from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesLocked, explain
+from rung.metrics.clickhouse.errors import (
+    SeriesDamaged,
+    SeriesError,
+    SeriesLocked,
+    SeriesUnavailable,
+    explain,
+)
 from rung.metrics.clickhouse.native import Column, encode_block
 
 if TYPE_CHECKING:
@@ -37,7 +44,6 @@ _BROKEN: Final = """
 SELECT table, name FROM system.detached_parts
 WHERE database = currentDatabase() AND startsWith(reason, 'broken') ORDER BY table, name
 """
-_APPEND_BYTES: Final = 1 << 20
 _ESCAPES: Final = {0: "\\0", 9: "\\t", 10: "\\n", 13: "\\r", 92: "\\\\"}
 
 
@@ -108,17 +114,23 @@ class Embedded:
         return msgspec.json.Decoder(kind, strict=False).decode_lines(data)
 
     def insert(self, table: str, columns: Sequence[Column]) -> None:
-        """Insert a block; durable when this returns; on the engine's thread only."""
-        block = encode_block(columns)
+        """Insert a block; stored when this returns; on the engine's thread only.
+
+        It is a statement that reads the block from a file: chDB's streaming inserts raise nothing
+        where the table cannot be written, such as on a full disk, and the block is lost.
+
+        Raises:
+            SeriesError: the rows are not stored; `SeriesUnavailable` where the disk is full.
+        """
         names = ", ".join(column.name for column in columns)
-        connection = self._opened()
         try:
-            with connection.send_insert(f"INSERT INTO {table} ({names})", "Native") as stream:
-                for start in range(0, len(block), _APPEND_BYTES):
-                    stream.append(block[start : start + _APPEND_BYTES])
-                stream.finish()
-        except RuntimeError as error:
-            raise explain(self, str(error)) from error
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                file.write(encode_block(columns))
+                file.seek(0)
+                source = f"'/dev/fd/{file.fileno()}'"  # the folder's own path may hold wildcards
+                self._query(f"INSERT INTO {table} ({names}) FROM INFILE {source} FORMAT Native", {})
+        except OSError as error:
+            raise SeriesUnavailable(f"{self.folder} cannot be written ({error})") from error
 
     async def _on_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
