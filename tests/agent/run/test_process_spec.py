@@ -1,5 +1,7 @@
 """What a process is launched with."""
 
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ from typing import Any
 import pytest
 
 from rung.agent.forkserver.messages import Command
+from rung.agent.run import process_spec
 from rung.agent.run.process_spec import (
     Identity,
     InvalidEntrypoint,
@@ -64,31 +67,92 @@ def test_a_run_sees_the_devices_that_it_holds(
         (["python", "train.py", "$X"], Command("script", ["train.py", "$X"])),
         ([sys.executable, "train.py"], Command("script", ["train.py"])),
         ("python3 -m pkg.train -x", Command("module", ["pkg.train", "-x"])),
-        ("python3 -O train.py", Command("execute", [sys.executable, "-O", "train.py"])),
-        ("python3 folder", Command("execute", [sys.executable, "folder"])),
-        ("python3", Command("execute", [sys.executable])),
-        ("/usr/bin/python3 train.py", Command("execute", ["/usr/bin/python3", "train.py"])),
-        ("torchrun train.py", Command("execute", ["torchrun", "train.py"])),
-        ("cd a && python train.py", Command("execute", ["/bin/sh", "-c"])),
-        ("python train.py --lr $LR", Command("execute", ["/bin/sh", "-c"])),
-        ("A=1 python train.py", Command("execute", ["/bin/sh", "-c"])),
-        ("python train.py *.txt", Command("execute", ["/bin/sh", "-c"])),
-        ("python a.py\npython b.py", Command("execute", ["/bin/sh", "-c"])),
+        (["python3", "-O", "train.py"], Command("execute", [sys.executable, "-O", "train.py"])),
+        (["/usr/bin/python3", "a.py"], Command("execute", ["/usr/bin/python3", "a.py"])),
+        ("python3 -O train.py", None),
+        ("python3 folder", None),
+        ("/usr/bin/python3 train.py", None),
+        (["torchrun", "train.py"], Command("execute", ["torchrun", "train.py"])),
+        ("torchrun train.py", None),
+        ("exec python3 train.py", None),
+        (". ./start.sh", None),
+        ("ulimit -n", None),
+        ("cd a && python train.py", None),
+        ("python train.py --lr $LR", None),
+        ("A=1 python train.py", None),
+        ("python train.py *.txt", None),
+        ("python a.py\npython b.py", None),
     ],
 )
-def test_commands(entrypoint: Any, command: Command) -> None:
-    """Plain Python runs in the fork; shell syntax goes to a shell; the rest is a program."""
-    expected = command
-    if command.argv == ["/bin/sh", "-c"]:
-        expected = Command("execute", [*command.argv, entrypoint])
+def test_commands(entrypoint: Any, command: Command | None) -> None:
+    """Plain Python runs in the fork; other text is a line of a shell, a list a program."""
+    bash = shutil.which("bash")
+    shell = [bash, "-o", "pipefail", "-c"] if bash else ["/bin/sh", "-c"]
+    expected = command or Command("execute", [*shell, entrypoint])
     assert command_of(entrypoint, {}) == expected
 
 
-@pytest.mark.parametrize("name", ["PYTHONPATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("bash", [shutil.which("bash"), None])
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("exit 3", 3),
+        ("(exit 3) || true", 0),
+        ("true && true", 0),
+        ("(sleep 0.1; exit 4) &", 4),
+        ("(exit 4) & sleep 0.2", 4),
+        ("(exit 4) 2>&1 &", 4),
+        ("(exit 0) & exit 5", 5),
+        ("(exit 4) & wait $! || true", 0),
+        ("echo 'a & b'; false", 1),
+        ("true & true &", 0),
+    ],
+)
+def test_how_a_line_ends(
+    bash: str | None, line: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line's exit code tells of the jobs that it left in the background, in any shell."""
+    monkeypatch.setattr(process_spec, "_bash", lambda: bash)
+    argv = command_of(line, {}).argv
+    assert subprocess.run(argv, check=False).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("(exit 3) | cat", 3),
+        ("sh -c 'exit 3' & true & true & sleep 0.2", 3),
+        ("for each in 0 6 0; do (exit $each) & done; sleep 0.2", 6),
+    ],
+)
+def test_a_crash_behind_a_shell(line: str, code: int) -> None:
+    """In bash a failure counts anywhere in a pipe, and of any job in the background."""
+    assert subprocess.run(command_of(line, {}).argv, check=False).returncode == code
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PYTHONPATH",
+        "LD_PRELOAD",
+        "CUDA_VISIBLE_DEVICES",
+        "TZ",
+        "TMPDIR",
+        "PYTORCH_JIT",
+        "ATEN_CPU_CAPABILITY",
+        "TORCH_LOGS",
+        "TORCHINDUCTOR_CACHE_DIR",
+        "NPY_DISABLE_CPU_FEATURES",
+        "OMP_PROC_BIND",
+        "PATH_TO_ANYTHING",
+    ],
+)
 def test_variables_that_come_too_late(name: str) -> None:
-    """A variable that acts at an interpreter's start gets an interpreter of its own."""
+    """A variable that may have been read before a fork gets an interpreter of its own."""
     assert command_of("python3 a.py", {name: "x"}).how == "execute"
-    assert command_of("python3 a.py", {"PYTHONUNBUFFERED": "1", "OTHER": "x"}).how == "script"
+    harmless = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "2", "HOME": "/h", "HF_TOKEN": "x"}
+    assert command_of("python3 a.py", harmless).how == "script"
+    assert command_of("python3 a.py", {**harmless, name: "x"}).how == "execute"
 
 
 @pytest.mark.parametrize("entrypoint", [None, "", "  ", [], 5, ["a", 5], ["a\0b"], {"a": 1}])

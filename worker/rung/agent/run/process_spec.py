@@ -1,13 +1,22 @@
 """Process spec: the command, environment and threads that a process is launched with.
 
 `python train.py …` and `python -m package.module …` run inside the fork, which has the frameworks
-imported already. Everything else is executed as a program: a list directly, a string through
-`/bin/sh -c`. So is Python with options that cannot take effect in a fork: interpreter flags, and
-environment variables that the interpreter or the loader reads at its start.
+imported already. Everything else is executed as a program: a list of words directly, a string as a
+line of a shell. So is Python with what cannot take effect in a fork: interpreter flags, and
+environment variables that the interpreter, the C library or an imported module may have read
+already. Which these are cannot be listed, so those that are known to act in a fork are
+(`_ACT_IN_A_FORK`); any other gets an interpreter of its own, which costs the import of its
+frameworks.
+
+The shell is `bash -o pipefail` where there is a bash: `train.py | tee log` fails where `train.py`
+does. Jobs that a line leaves in the background are waited for, and their failure is the line's,
+unless it waits by itself.
 """
 
+import functools
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,10 +36,51 @@ from rung.core.ipc.environment import (
 from rung.events.trial import RunSpec
 
 _SHELL_SYNTAX: Final = re.compile(r"[|&;<>()$`\\*?\[\]#~{}!\n]")
+_BACKGROUND: Final = re.compile(r"(?<![&<>|])&(?![&>])")
+_WAITS: Final = re.compile(r"\bwait\b")
+_BASH_JOBS: Final = (
+    "trap 'rung_jobs[${!:-0}]=' DEBUG; ",
+    """
+code=$?; trap - DEBUG; rung_jobs[${!:-0}]=
+for job in ${!rung_jobs[@]}; do [ $job = 0 ] || wait $job || code=$?; done; exit $code""",
+)
+"""What stands before and behind a line with jobs in the background: bash notes the process id of
+each before the next command, and waits for all of them, those that have ended included."""
+_SH_JOBS: Final = ("", '\ncode=$?; [ -z "$!" ] || wait $! || code=$?; wait; exit $code')
+"""The same for a shell that can only tell how the last of them ended."""
 _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
-_AT_START: Final = ("PYTHON", "LD_", "OPENBLAS_", "GOMP_", "KMP_", "MALLOC_", "GLIBC_")
-"""Prefixes of variables that are read when the interpreter or a library is loaded, not later."""
-_HARMLESS: Final = frozenset({"PYTHONUNBUFFERED"})
+_ACT_IN_A_FORK: Final = (
+    # Read by the platform, or when they are used.
+    "PYTHONUNBUFFERED$",
+    "OMP_NUM_THREADS$",
+    "PATH$",
+    "HOME$",
+    "USER$",
+    "LOGNAME$",
+    "CUDA_LAUNCH_BLOCKING$",
+    "CUBLAS_WORKSPACE_CONFIG$",
+    "TORCH_HOME$",
+    "TORCH_EXTENSIONS_DIR$",
+    "MASTER_",
+    "NCCL_",
+    "GLOO_",
+    # Of libraries that the fork servers do not import.
+    "AWS_",
+    "CLEARML_",
+    "COMET_",
+    "HF_",
+    "HUGGING",
+    "KAGGLE_",
+    "KERAS_",
+    "MLFLOW_",
+    "NEPTUNE_",
+    "TF_",
+    "TOKENIZERS_",
+    "TRANSFORMERS_",
+    "WANDB_",
+)
+"""Environment variables that take effect in a forked process: beginnings of names, or with a `$`
+at the end whole names."""
 
 
 class InvalidEntrypoint(ValueError):
@@ -124,23 +174,25 @@ def command_of(entrypoint: Any, variables: Mapping[str, str]) -> Command:
         InvalidEntrypoint: there is none, or it is of another type.
     """
     words = _words(entrypoint)
-    if words is None:
-        return Command("execute", ["/bin/sh", "-c", entrypoint])
-    forked = None if _needs_fresh_interpreter(variables) else _inside_fork(words)
-    return forked or _program(words)
+    forked = None if words is None else _inside_fork(words)
+    if forked is not None and words is not None:
+        return _program(words) if _needs_fresh_interpreter(variables) else forked
+    if isinstance(entrypoint, str):
+        return Command("execute", _shell_line(entrypoint))
+    assert words is not None, "a list has words"
+    return _program(words)
 
 
 def _words(entrypoint: Any) -> list[str] | None:
     """Return the words of the command, None if only a shell can split it."""
     match entrypoint:
-        case str() if entrypoint.strip():
+        case str() if entrypoint.strip() and "\0" not in entrypoint:
             if _SHELL_SYNTAX.search(entrypoint):
                 return None
             try:
-                words = shlex.split(entrypoint)
+                return shlex.split(entrypoint)
             except ValueError as error:
                 raise InvalidEntrypoint(f"entrypoint {entrypoint!r}: {error}") from error
-            return None if "=" in words[0] else words
         case [_, *_] if all(isinstance(word, str) and "\0" not in word for word in entrypoint):
             return list(entrypoint)
         case _:
@@ -148,6 +200,20 @@ def _words(entrypoint: Any) -> list[str] | None:
                 f"entrypoint {entrypoint!r}: give a command such as `python3 train.py`, "
                 "or a list of its words"
             )
+
+
+def _shell_line(line: str) -> list[str]:
+    """Return the shell that executes a line."""
+    bash = _bash()
+    if _BACKGROUND.search(line) and not _WAITS.search(line):
+        before, behind = _BASH_JOBS if bash else _SH_JOBS
+        line = f"{before}{line}{behind}"
+    return [bash, "-o", "pipefail", "-c", line] if bash else ["/bin/sh", "-c", line]
+
+
+@functools.cache
+def _bash() -> str | None:
+    return shutil.which("bash")
 
 
 def _inside_fork(words: list[str]) -> Command | None:
@@ -176,10 +242,10 @@ def _program(words: list[str]) -> Command:
 
 
 def _needs_fresh_interpreter(variables: Mapping[str, str]) -> bool:
-    """Return whether a variable would take effect too late in a forked process."""
+    """Return whether a variable may take effect too late in a forked process."""
+    acting = tuple(name for name in _ACT_IN_A_FORK if not name.endswith("$"))
     return any(
-        name not in _HARMLESS and (name.startswith(_AT_START) or name == "CUDA_VISIBLE_DEVICES")
-        for name in variables
+        f"{name}$" not in _ACT_IN_A_FORK and not name.startswith(acting) for name in variables
     )
 
 
