@@ -3,7 +3,8 @@
 It runs a script or module as `__main__` just as a fresh interpreter would: `sys.argv`,
 `sys.path[0]`, tracebacks without frames of the platform, exit codes, threads joined, `atexit`
 called, files closed. What differs from a fresh interpreter: modules that the fork server imported
-are there already, and the hash seed is the fork server's.
+are there already, and the hash seed is the fork server's. A script beside which there are modules
+with names of these would import them in place of its own: it gets a fresh interpreter.
 
 Each main process is a *subreaper*: what its descendants leave behind stays below it until it ends,
 and is then reparented to the fork server, which kills it. So nothing a script starts can outlive
@@ -16,6 +17,7 @@ import ctypes
 import errno
 import faulthandler
 import gc
+import importlib.machinery
 import io
 import itertools
 import multiprocessing.process
@@ -39,6 +41,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
+_MODULES: Final = (".py", *importlib.machinery.EXTENSION_SUFFIXES)
 EXIT_NOT_FOUND: Final = 127
 EXIT_NOT_EXECUTABLE: Final = 126
 
@@ -74,6 +77,8 @@ def become(request: int, stdout: int, stderr: int, parent: int, modules: int) ->
         os.chdir(launch.folder)
         if launch.command.how == "execute":
             _execute(launch.command)
+        if _hides_modules(_search_folder(launch.command)):
+            _execute(_fresh(launch.command))
         _reset_module_state(launch.folder)
         set_threads(launch.threads)
         code = _run(launch.command, modules, launch.folder)
@@ -161,6 +166,32 @@ def _reset_module_state(folder: str) -> None:
         torch.default_generator.seed()
 
 
+def _search_folder(command: Command) -> Path:
+    """Return the folder in which Python code finds its own modules first."""
+    if command.how == "module":
+        return Path.cwd()
+    return Path(command.argv[0]).resolve().parent
+
+
+def _hides_modules(folder: Path) -> bool:
+    """Return whether a folder has modules with the names of some that are imported already."""
+    try:
+        found = list(os.scandir(folder))
+    except OSError:
+        return False  # the interpreter reports it
+    names = (entry.name.partition(".")[0] for entry in found if entry.name.endswith(_MODULES))
+    if any(name in sys.modules for name in names):
+        return True
+    packages = (entry for entry in found if entry.name in sys.modules and entry.is_dir())
+    return any(Path(entry, "__init__.py").is_file() for entry in packages)
+
+
+def _fresh(command: Command) -> Command:
+    """Return the command that runs Python code in a fresh interpreter."""
+    option = ["-m"] if command.how == "module" else []
+    return Command("execute", [sys.executable, *option, *command.argv])
+
+
 def _execute(command: Command) -> NoReturn:
     for name in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(name, signal.SIG_DFL)
@@ -196,17 +227,18 @@ def _run(command: Command, modules: int, folder: str) -> int:
 
 
 def _run_script(argv: list[str], main: ModuleType) -> None:
-    path = Path(argv[0])
+    path = Path(argv[0]).absolute()
+    file = str(path)
     sys.argv = list(argv)
-    sys.path.insert(0, str(path.absolute().parent))
+    sys.path.insert(0, str(path.resolve().parent))
     try:
         source = path.read_bytes()
     except OSError as error:
-        message = f"python: can't open file {str(path.absolute())!r}: {error.strerror}"
+        message = f"python: can't open file {file!r}: {error.strerror}"
         print(message, file=sys.stderr)  # noqa: T201 - as an interpreter does
         raise SystemExit(2) from None
-    main.__dict__.update(__file__=argv[0], __builtins__=sys.modules["builtins"], __cached__=None)
-    exec(compile(source, argv[0], "exec"), main.__dict__)  # noqa: S102 - the user's script
+    main.__dict__.update(__file__=file, __builtins__=sys.modules["builtins"], __cached__=None)
+    exec(compile(source, file, "exec"), main.__dict__)  # noqa: S102 - the user's script
 
 
 def _run_module(argv: list[str], main: ModuleType) -> None:
