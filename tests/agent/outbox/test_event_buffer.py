@@ -86,6 +86,19 @@ async def test_large_lines_go_in_several_batches(
     assert max(len(encoder.encode(batch)) for batch in batches) < KAFKAS_OWN - 1000
 
 
+async def test_what_is_printed_on_stderr_is_no_warning(
+    event_buffer: EventBuffer, kept: Kept
+) -> None:
+    """Progress bars and most loggers write to stderr; a warning says that it is one."""
+    event_buffer.printed_err([" 50%|#####     | 5/10", "INFO: begins"], rank=0)
+    event_buffer.printed_err(["x.py:1: UserWarning: old"], rank=0)
+    event_buffer.close()
+    levels = [
+        line.level for it in kept.payloads if isinstance(it, LogsPrinted) for line in it.lines
+    ]
+    assert levels == ["info", "info", "warning"]
+
+
 async def test_the_largest_report_fits(event_buffer: EventBuffer, kept: Kept) -> None:
     """A batch of one report that is as large as it may be is no larger than a topic takes."""
     name = "x" * (REPORT_BYTES_MAX - 100)

@@ -35,6 +35,19 @@ _LEVEL: Final = re.compile(
     """,
     re.VERBOSE,
 )
+_C_LEVELS: Final[dict[str, Level]] = {
+    "I": "info",
+    "W": "warning",
+    "E": "error",
+    "F": "critical",
+}
+_C_LEVEL: Final = re.compile(
+    r"""
+    ^\[?([IWEF])\d{4}[ ]\d\d:\d\d                          # glog: PyTorch, NCCL
+    | ^\d{4}-\d\d-\d\d[ ]\d\d:\d\d:[\d.]+:[ ]([IWEF])[ ]  # TensorFlow
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
 _PYTHON_WARNING: Final = re.compile(r"\S+:\d+: \w*Warning: ")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _SIGNS: Final = (_TRACEBACK, "Warning: ", *(name for name in _LEVELS if name != "WARNING"))
@@ -148,7 +161,10 @@ def _pieces(line: bytes) -> list[bytes]:
 
 
 class Severity:
-    """Derives the level of each line of one stream, and keeps the last exception's message."""
+    """Derives the level of each line of one stream, and keeps the last exception's message.
+
+    The streams do not differ: progress bars and most loggers write to stderr.
+    """
 
     def __init__(self, default: Level) -> None:
         self._default: Level = default
@@ -161,7 +177,8 @@ class Severity:
     def of_lines(self, lines: Sequence[str]) -> list[Level]:
         """Return the levels of the next lines."""
         text = "\n".join(lines)
-        if self._in_traceback or any(sign in text for sign in _SIGNS):
+        signs = any(sign in text for sign in _SIGNS) or _C_LEVEL.search(text)
+        if self._in_traceback or signs:
             return [self.of(line) for line in lines]
         for line in reversed(lines):
             if line and not line.isspace():
@@ -184,4 +201,6 @@ class Severity:
         start = line[:_PREFIX_MAX]
         if match := _LEVEL.match(start):
             return _LEVELS[match[1]]
+        if match := _C_LEVEL.match(start):
+            return _C_LEVELS[match[1] or match[2]]
         return "warning" if _PYTHON_WARNING.match(start) else self._default

@@ -151,7 +151,7 @@ class EventBuffer:
         """Take lines of stderr."""
         lines = self._masked.lines(lines)
         self._last_lines.setdefault(rank, deque(maxlen=_LAST_LINES)).extend(lines)
-        self._printed(lines, rank, "stderr", self._stderr.setdefault(rank, Severity("warning")))
+        self._printed(lines, rank, "stderr", self._stderr.setdefault(rank, Severity("info")))
 
     def note(self, level: Level, text: str, rank: int) -> None:
         """Add a line of the platform to the log."""
