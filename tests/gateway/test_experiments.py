@@ -13,7 +13,7 @@ from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import CancelRequested, ExperimentSubmitted
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
 from support.gateway.client import Client
-from support.gateway.scenario import EXPERIMENT, History, config, play, submitted
+from support.gateway.scenario import EXPERIMENT, History, config, play, stored, submitted
 
 
 def _history() -> History:
@@ -150,6 +150,41 @@ async def test_no_time_is_left_at_the_end(world: World) -> None:
         shown = await client.get(f"/experiments/{EXPERIMENT}")
 
     assert (shown["state"], shown["eta_seconds"]) == ("completed", None)
+
+
+async def test_a_failure_after_the_length_is_shown(world: World) -> None:
+    """A trial that was trained and stored, and whose script failed then, says both."""
+    history = _history()
+    trial = f"{EXPERIMENT}.0"
+    length = history.running[trial].length
+    assert length is not None
+    history.write(_validated(0, length, 0.5))
+    history.write(stored(trial, 1, length * 10, 1))
+    history.write(
+        TrialExited(
+            experiment_id=EXPERIMENT,
+            trial_id=trial,
+            run=1,
+            agent_id="a",
+            outcome="failed",
+            exit_code=1,
+            signal=None,
+            message="ValueError: no export (exit code 1)",
+        )
+    )
+    history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        shown = await client.get(f"/trials/{trial}")
+        (listed,) = [
+            it
+            for it in (await client.get(f"/experiments/{EXPERIMENT}"))["trials"]
+            if it["id"] == trial
+        ]
+
+    failed = "its script failed after that: ValueError: no export (exit code 1)"
+    assert shown["state"] == "completed"
+    assert shown["reason"] == listed["reason"] == f"trained to {length}; {failed}"
 
 
 async def test_repeated_and_stale_reports_count_once(world: World) -> None:

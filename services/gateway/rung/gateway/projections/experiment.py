@@ -49,6 +49,7 @@ class Trial(Struct, array_like=True, gc=False):
         status: what its script said that it is doing.
         metadata: what its script set.
         progress: from 0 to 1, as its script reported it.
+        failure: how its last run failed, if it did.
     """
 
     index: int
@@ -73,6 +74,7 @@ class Trial(Struct, array_like=True, gc=False):
     status: str | None = None
     metadata: dict[str, Any] | None = None
     progress: float | None = None
+    failure: str | None = None
 
     @property
     def time(self) -> float:

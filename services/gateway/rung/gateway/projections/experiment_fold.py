@@ -393,11 +393,13 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
             if data.outcome == "failed" and not data.machine:
                 trial.restarts += 1
             trial.over, trial.message = data.run, data.message or data.outcome
+            trial.failure = trial.message if data.outcome == "failed" else None
             if at is not None:
                 state.throughput.ended(trial.timing, at)
         case AllocationLost() | AllocationDropped():
             outcome = "lost" if isinstance(data, AllocationLost) else "dropped"
             trial.over, trial.message = data.run, data.reason or outcome
+            trial.failure = None
         case _:
             assert_never(data)
 

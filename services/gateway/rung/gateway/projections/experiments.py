@@ -185,7 +185,7 @@ class ExperimentProjection(Projection):
     facts = topic.EXPERIMENTS
     decisions = (topic.SEARCHES, topic.RETIREMENTS)
     handles = Handles
-    version = 11
+    version = 12
     schema = _SCHEMA
 
     def __init__(self) -> None:

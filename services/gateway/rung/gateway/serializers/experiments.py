@@ -203,12 +203,20 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
             api.Validation(steps=each.steps, metrics=each.metrics) for each in item.validations
         ],
         best=None if item.best is None else _best_value(item.best),
-        reason=item.reason or item.stopped,
+        reason=_reason(item),
         message=item.message,
         status=item.status,
         progress=item.progress,
         metadata=item.metadata,
     )
+
+
+def _reason(item: Trial) -> str | None:
+    """Return why a trial is closed or stopped, and how its script failed after it was trained."""
+    reason = item.reason or item.stopped
+    if reason and item.failure and item.closed in {"completed", "stopped"}:
+        return f"{reason}; its script failed after that: {item.failure}"
+    return reason
 
 
 def _best_value(best: Best) -> api.BestValue:
