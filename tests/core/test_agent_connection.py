@@ -364,5 +364,24 @@ def test_a_process_that_has_reported_too_much_waits(
     second.close()
 
 
+def test_a_process_waits_for_an_agent_that_does_not_read(managed: Managed) -> None:
+    """What is queued is bounded; nothing is lost or reordered."""
+    agent, ctx = managed()
+    agent.reading.clear()
+    link = ctx._connection
+    assert isinstance(link, AgentConnection)
+    link._queue_bytes_max = 1 << 16
+    reporting = threading.Thread(target=_report, args=[link, range(20_000)])
+    reporting.start()
+    reporting.join(0.5)
+    assert reporting.is_alive()
+    assert link._queued_bytes < 2 << 16
+    agent.reading.set()
+    reporting.join()
+    ctx.close()
+    agent.wait_for_end()
+    assert [step for step, _ in agent.reports("training")] == list(range(20_000))
+
+
 def _has_a_kilobyte(unconfirmed: Unconfirmed) -> bool:
     return unconfirmed._size + unconfirmed._memory_bytes >= 1024

@@ -3,8 +3,9 @@
 A report costs the training loop an encoding and one non-blocking `send`: data in the socket's
 buffer survive the process, whatever kills it. Only when the socket is full does a report go to a
 queue, from which a separate thread sends it; until that queue is empty again, later reports are
-queued behind it, so that the agent reads them in order. A second thread reads, and sets a flag
-when the agent asks the run to exit.
+queued behind it, so that the agent reads them in order. The queue holds `_QUEUE_BYTES_MAX`; where
+the agent does not read for that long, reports wait. A second thread reads, and sets a flag when
+the agent asks the run to exit.
 
 If the agent goes away, the process goes on training: its reports go to a file (`Unconfirmed`)
 until an agent listens again at the same path, which receives what the previous one did not
@@ -52,6 +53,7 @@ EXIT_AGENT_GONE: Final = 77
 _WELCOME_TIMEOUT_S: Final = 60.0
 _CHUNK: Final = 256 << 10
 _WATCHED_BYTES: Final = 64 << 20
+_QUEUE_BYTES_MAX: Final = 256 << 20
 _RETRY_S: Final = 0.02
 _RETRY_S_MAX: Final = 1.0
 _REFUSED_S: Final = 30.0
@@ -129,6 +131,7 @@ class AgentConnection:
         self._wakeup = threading.Condition(self._lock)
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._queue_bytes_max = _QUEUE_BYTES_MAX
         self._watch_bytes = _WATCHED_BYTES
         self._closing = False
         self._numbers = itertools.count(1)
@@ -147,7 +150,8 @@ class AgentConnection:
     def send(self, message: FromTrial) -> None:
         """Send a message, in the order of the calls; returns at once.
 
-        Without an agent, a process that has reported more than `unconfirmed.BYTES_MAX` waits.
+        Where the agent has not read `_QUEUE_BYTES_MAX`, or is away and the process has reported
+        more than `unconfirmed.BYTES_MAX` meanwhile, it waits.
 
         Raises:
             RuntimeError: this process was forked from the one that holds the connection, or the
@@ -163,6 +167,7 @@ class AgentConnection:
             message = structs.replace(message, unattended=True)
         data = protocol.report_frame(message)
         with self._lock:
+            self._wakeup.wait_for(self._has_room)
             if self._closing:
                 raise RuntimeError("the context is closed; report inside `with core.init()`")
             if self._unconfirmed is not None and isinstance(message, NUMBERED):
@@ -181,6 +186,10 @@ class AgentConnection:
                     return
                 data = data[sent:]
             self._enqueue(data)
+
+    def _has_room(self) -> bool:
+        """Return whether a message may be queued, or is not to be sent any more."""
+        return self._queued_bytes < self._queue_bytes_max or self._closing
 
     def best_validation(self, within_s: float) -> float | None:
         """Return the experiment's best validation so far, None if there is none.
@@ -280,7 +289,7 @@ class AgentConnection:
     def _enqueue(self, data: bytes) -> None:
         self._queue.append(data)
         self._queued_bytes += len(data)
-        self._wakeup.notify()
+        self._wakeup.notify_all()
         if self._queued_bytes > self._watch_bytes:
             self._watch_bytes *= 2
             log().warning(
@@ -322,6 +331,7 @@ class AgentConnection:
                     for _ in chunks:
                         self._queue.popleft()
                     self._queued_bytes -= len(data)
+                    self._wakeup.notify_all()
 
     @property
     def _must_write(self) -> bool:
