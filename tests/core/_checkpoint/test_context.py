@@ -126,6 +126,33 @@ def test_the_newest_checkpoint_is_restored_and_told(
     assert agent.messages == [Restored(stored[0], 30)]
 
 
+def test_a_downloaded_checkpoint_is_on_the_disk_until_it_is_restored(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run holds one copy until it has restored it, and none while it trains."""
+    agent, stored = three_runs(managed)
+    agent.staged = True
+    with go_on(agent, monkeypatch, stored) as ctx:
+
+        def copies() -> int:
+            return len(list(ctx.checkpoint._reader._scratch.rglob("state")))
+
+        latest = ctx.checkpoint.download_latest()
+        assert latest is not None
+        assert copies() == 1
+        with ctx.checkpoint.restore_path(latest) as path:
+            assert (path / "state").read_text() == "30"
+            assert copies() == 1
+        assert copies() == 0
+        for _ in range(2):
+            with ctx.checkpoint.restore_files(latest) as files:
+                assert files["state"].read_text() == "30"
+            assert copies() == 0
+        assert ctx.checkpoint.download_latest() == latest
+    agent.wait_for_end(2)
+    assert agent.messages == [Restored(stored[0], 30)]
+
+
 def test_damaged_and_missing_checkpoints_are_told_and_skipped(
     managed: Managed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

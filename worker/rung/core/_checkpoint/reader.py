@@ -18,6 +18,7 @@ from rung.core._distributed import DistributedContext
 from rung.core.ipc.protocol import Damaged, Restored
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.storage import (
+    FolderStore,
     ObjectDamaged,
     ObjectError,
     ObjectMissing,
@@ -50,6 +51,8 @@ class CollectiveReader:
         self._spec = spec
         self._scratch = scratch
         self._found: OpenCheckpoint | None = None
+        self._fetched: Path | None = None
+        """The folder with the latest checkpoint's files, where these were downloaded."""
         self._latest: StoredCheckpoint | None = None
         self._searched = False
         self._restored = False
@@ -117,22 +120,46 @@ class CollectiveReader:
 
     @contextlib.contextmanager
     def _copied(self, checkpoint_id: str) -> Iterator[Path]:
+        with self._downloaded(checkpoint_id) as latest:
+            if latest is not None:
+                yield latest
+                return
         with self._scratch_folder() as folder:
             load_checkpoint(*self._location_of(checkpoint_id), checkpoint_id, folder)
             yield folder
 
     @contextlib.contextmanager
     def _opened(self, checkpoint_id: str) -> Iterator[Mapping[str, Path]]:
-        if self._found and self._found.stored.manifest.checkpoint_id == checkpoint_id:
-            yield self._found.paths
-            return
+        if self._is_latest(checkpoint_id) and self.latest_files:
+            with self._downloaded(checkpoint_id):
+                yield self.latest_files
+                return
         with self._scratch_folder() as folder:
             location = self._location_of(checkpoint_id)
             yield open_checkpoint(*location, checkpoint_id, folder).paths
 
+    @contextlib.contextmanager
+    def _downloaded(self, checkpoint_id: str) -> Iterator[Path | None]:
+        """Yield the folder of the latest checkpoint; None: another one, or in a folder store.
+
+        Its files are deleted after the block, so that a run does not hold two checkpoints on its
+        disk while it trains; a script that wants them once more has them downloaded again.
+        """
+        folder = self._fetched if self._is_latest(checkpoint_id) else None
+        try:
+            yield folder
+        finally:
+            if folder is not None and self._found is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+                self._found, self._fetched = OpenCheckpoint(self._found.stored, {}), None
+
+    def _is_latest(self, checkpoint_id: str) -> bool:
+        found = self._found
+        return found is not None and found.stored.manifest.checkpoint_id == checkpoint_id
+
     @property
     def latest_files(self) -> Mapping[str, Path]:
-        """The paths of the latest checkpoint's files, on the chief."""
+        """The paths of the latest checkpoint's files, on the chief, until they were restored."""
         return self._found.paths if self._found else {}
 
     @contextlib.contextmanager
@@ -165,12 +192,16 @@ class CollectiveReader:
         """
         for checkpoint_id in self._spec.restore:
             folder = Path(tempfile.mkdtemp(prefix="restore-", dir=self._scratch))
+            store, experiment_id = self._location_of(checkpoint_id)
             try:
-                return open_checkpoint(*self._location_of(checkpoint_id), checkpoint_id, folder)
+                found = open_checkpoint(store, experiment_id, checkpoint_id, folder)
             except (ObjectDamaged, ObjectMissing) as error:
                 shutil.rmtree(folder)
                 log().warning("checkpoint damaged; trying the one before", reason=str(error))
                 self._connection.send(Damaged(checkpoint_id, str(error)))
+            else:
+                self._fetched = None if isinstance(store, FolderStore) else folder
+                return found
         foreign = [
             checkpoint_id
             for checkpoint_id in self._spec.restore
