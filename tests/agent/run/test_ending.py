@@ -28,12 +28,12 @@ from rung.scheduler.settings import Settings
 
 def failed(exception: str, lines: Sequence[str]) -> Exit:
     """Return the end of a process with an exit code."""
-    return Exit(0, Exited("e.0.1", 1, None, 0), Conduct(), exception, exception, lines)
+    return Exit(0, Exited("e.0.1", 1, None), Conduct(), exception, exception, lines)
 
 
 def died(number: int, exception: str, lines: Sequence[str]) -> Exit:
     """Return the end of a process by a signal."""
-    return Exit(0, Exited("e.0.1", None, number, 0), Conduct(), exception, exception, lines)
+    return Exit(0, Exited("e.0.1", None, number), Conduct(), exception, exception, lines)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_outcomes(
 ) -> None:
     """The outcome follows from the exit and from what passed before, as the table says."""
     ending = ending_of(
-        Evidence(exits=[Exit(0, Exited("a", code, signal, 0), conduct)], conduct=conduct)
+        Evidence(exits=[Exit(0, Exited("a", code, signal), conduct)], conduct=conduct)
     )
     assert ending is not None
     assert (ending.outcome, ending.code, ending.signal) == (outcome, code, signal)
@@ -358,7 +358,7 @@ async def test_without_news_it_failed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_checkpoint_that_was_not_uploaded_fails_what_ended_well() -> None:
     """The searcher must not count on it; a failure of the script keeps its own words."""
-    known = Evidence(exits=[Exit(0, Exited("a", 0, None, 0))], not_uploaded="no room")
+    known = Evidence(exits=[Exit(0, Exited("a", 0, None))], not_uploaded="no room")
     assert told(known) == Ending("failed", 0, None, "no room")
     known.disk = "the disk is full"
     assert told(known).message == "the disk is full (no room)"
@@ -369,8 +369,8 @@ def test_a_checkpoint_that_was_not_uploaded_fails_what_ended_well() -> None:
 def test_the_first_failure_of_several_counts_unless_it_follows_from_another() -> None:
     """What was stopped because of it counts by its traceback alone, if it printed one."""
     lost = failed("ConnectionError: Connection closed by peer", ())
-    stopped = Exit(1, Exited("b", None, 15, 0), error_line="step 3")
-    cause = Exit(2, Exited("c", None, 15, 0), Conduct(), "ValueError: x", "ValueError: x")
+    stopped = Exit(1, Exited("b", None, 15), error_line="step 3")
+    cause = Exit(2, Exited("c", None, 15), Conduct(), "ValueError: x", "ValueError: x")
     known = Evidence(exits=[lost, stopped], ranked=True, stopped_by=frozenset({15, 9}))
     assert told(known).message.startswith("rank 0: ConnectionError")
     known.exits = [lost, stopped, cause]
@@ -379,7 +379,7 @@ def test_the_first_failure_of_several_counts_unless_it_follows_from_another() ->
 
 def test_of_several_without_a_failure_the_gravest_end_counts() -> None:
     """One rank that was killed makes it a run that was killed."""
-    ends = [Exit(0, Exited("a", 0, None, 0)), Exit(1, Exited("b", None, 9, 0))]
+    ends = [Exit(0, Exited("a", 0, None)), Exit(1, Exited("b", None, 9))]
     conduct = Conduct(sent_sigkill="killed, as asked")
     known = Evidence(
         exits=[end._replace(conduct=conduct) for end in ends], conduct=conduct, ranked=True
@@ -419,5 +419,5 @@ def test_what_is_lost_has_no_ending() -> None:
 def test_a_hang_is_a_fault_of_its_own() -> None:
     """It was killed for it, which is a failure."""
     conduct = Conduct(hung="it hangs")
-    known = Evidence(exits=[Exit(0, Exited("a", None, 9, 0), conduct)], conduct=conduct)
+    known = Evidence(exits=[Exit(0, Exited("a", None, 9), conduct)], conduct=conduct)
     assert told(known) == Ending("failed", None, 9, "it hangs", "hang")

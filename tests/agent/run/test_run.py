@@ -1,6 +1,7 @@
 """One run: what its process does, what the agent makes of it."""
 
 import gzip
+import re
 from typing import Any
 
 import pytest
@@ -67,7 +68,7 @@ async def test_traceback(running: Rig) -> None:
     ended = await running.run_script("def f():\n    1 / 0\nf()")
     stderr = [(level, text) for stream, level, text in ended.lines if stream == "stderr"]
     assert {level for level, _ in stderr} == {"error"}
-    assert stderr[1][1] == '  File "train.py", line 3, in <module>'
+    assert re.fullmatch(r'  File "/.+/train.py", line 3, in <module>', stderr[1][1])
     assert stderr[-1][1] == "ZeroDivisionError: division by zero"
     assert ended.exit.message.startswith("ZeroDivisionError: division by zero")
 
@@ -75,12 +76,58 @@ async def test_traceback(running: Rig) -> None:
 async def test_runs_as_main(running: Rig) -> None:
     """A script finds argv, path, name and folder as a fresh interpreter would set them."""
     code = running.code(
-        train="import sys, os, other\nprint(__name__, __file__, sys.argv, other.VALUE)\n"
+        train="import sys, os, other\n"
+        "print(__name__, __file__ == os.path.abspath('train.py'), sys.argv, other.VALUE)\n"
         "print(sys.path[0] == os.getcwd(), sys.modules['__main__'].__dict__ is globals())",
         other="VALUE = 5",
     )
     ended = await running.end_of(await running.grant("python3 train.py a 'b c'", code=code))
-    assert ended.printed() == ["__main__ train.py ['train.py', 'a', 'b c'] 5", "True True"]
+    assert ended.printed() == ["__main__ True ['train.py', 'a', 'b c'] 5", "True True"]
+
+
+async def test_a_script_that_changes_its_folder(running: Rig) -> None:
+    """A script finds its own file and its source from any folder."""
+    script = (
+        "import inspect, os\nos.chdir('/')\ndef f(): return 1\n"
+        "print(open(__file__).readline(), inspect.getsource(f), end='')\n"
+    )
+    ended = await running.run_script(script)
+    assert ended.printed() == ["import inspect, os", " def f(): return 1"]
+
+
+@pytest.mark.parametrize("entrypoint", ["python3 train.py a", "python3 -m train a"])
+async def test_modules_named_as_imported_ones(running: Rig, entrypoint: str) -> None:
+    """A script's own modules have precedence over those that the fork server has imported."""
+    train = "import sys, queue, signal\nprint(queue.OWN, signal.__name__, sys.argv[1:])"
+    code = running.code(train=train, queue="OWN = 5")
+    ended = await running.end_of(await running.grant(entrypoint, code=code))
+    assert ended.printed() == ["5 signal ['a']"]
+
+
+async def test_an_end_before_the_length(running: Rig) -> None:
+    """That a script ended well before its length is in its log; otherwise nothing is."""
+    report = "from rung import core\nwith core.init() as ctx:\n"
+    report += "    ctx.train.report_validation_metrics({at}, {{'loss': 1.0}})\n"
+    noted = []
+    for script in ("print(1)", report.format(at=3), report.format(at=10)):
+        ended = await running.run_script(script)
+        assert ended.exit.outcome == "finished"
+        noted.append([text for stream, _, text in ended.lines if stream == "platform"])
+    none, early, whole = noted
+    ends = "the script ended by itself, with exit code 0"
+    assert none == [f"{ends}, without a validation; its length is 10 batches"]
+    assert early == [f"{ends}, at 3, by its last validation; its length is 10 batches"]
+    assert whole == []
+
+
+async def test_behind_a_shell(running: Rig) -> None:
+    """A crash in a pipe or in the background fails the run; what the shell has works."""
+    code = running.code(train="raise SystemExit(3)", fine="print('fine')")
+    for line in ("python3 train.py | cat", "python3 train.py &", "exec python3 train.py"):
+        exited = (await running.end_of(await running.grant(line, code=code))).exit
+        assert (exited.outcome, exited.exit_code) == ("failed", 3), line
+    ended = await running.end_of(await running.grant("ulimit -c 0; python3 fine.py", code=code))
+    assert ended.printed() == ["fine"]
 
 
 async def test_module(running: Rig) -> None:
@@ -114,7 +161,8 @@ async def test_other_programs(running: Rig, entrypoint: Any, printed: list[str])
         (None, "entrypoint None: give a command such as `python3 train.py`"),
         ("", "entrypoint ''"),
         ("python3 'train.py", "No closing quotation"),
-        ("no-such-program-here", "no-such-program-here: No such file or directory"),
+        ("no-such-program-here", "no-such-program-here: command not found"),
+        (["no-such-program-here"], "no-such-program-here: No such file or directory"),
         ("python3 missing.py", "can't open file"),
         ("python3 -m missing", "No module named missing"),
     ],
@@ -156,10 +204,12 @@ async def test_environment(running: Rig) -> None:
 
 async def test_variables_for_an_interpreter(running: Rig) -> None:
     """A variable that an interpreter reads at its start takes effect."""
-    script = "import sys; print(sys.flags.hash_randomization, hash('a') == hash('a'))"
-    variables = {"cpu": ["PYTHONHASHSEED=0"], "cuda": ["PYTHONHASHSEED=random"]}
+    script = "import sys, time; print(sys.flags.hash_randomization, time.localtime(0).tm_hour)"
+    variables = {"cpu": ["PYTHONHASHSEED=0", "TZ=AAA-3"], "cuda": ["PYTHONHASHSEED=random"]}
     ended = await running.run_script(script, environment={"environment_variables": variables})
-    assert ended.printed() == ["0 True"]
+    assert ended.printed() == ["0 3"]
+    ended = await running.run_script(script, environment={"environment_variables": ["TZ=AAA-4"]})
+    assert ended.printed() == ["0 4"]
 
 
 async def test_leaves_nothing_behind(running: Rig) -> None:

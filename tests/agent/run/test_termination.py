@@ -68,6 +68,39 @@ async def test_preempted_without_the_api(running: Rig) -> None:
     assert (exited.outcome, exited.signal) == ("killed", 15)
 
 
+@pytest.mark.parametrize("entrypoint", ["python3 train.py", "python3 train.py | cat"])
+async def test_sigterm_leaves_a_script_its_workers(running: Rig, entrypoint: str) -> None:
+    """A script can use its worker processes when it saves because of a SIGTERM."""
+    script = (
+        "import multiprocessing, signal, sys, time\n"
+        "worker = multiprocessing.Process(target=time.sleep, args=[600], daemon=True)\n"
+        "worker.start()\n"
+        "def save(*_):\n"
+        "    worker.join(0.2)\n"
+        "    print('alive', worker.is_alive())\n"
+        "    sys.exit(0)\n"
+        "signal.signal(15, save)\n"
+        "print('here', flush=True)\n"
+        "signal.pause()\n"
+    )
+    allocation = await running.grant(entrypoint, code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    ended = await running.end_of(allocation)
+    assert ended.printed() == ["here", "alive True"]
+    assert ended.exit.outcome == "preempted"
+
+
+async def test_who_only_asks_for_information_gets_sigterm(running: Rig) -> None:
+    """`get_info` alone does not mean that a script learns of requests to exit."""
+    script = "from rung import core\ncore.get_info()\nprint('here')\nimport time\ntime.sleep(600)"
+    allocation = await running.grant(code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal) == ("killed", 15)
+
+
 async def test_killed_while_ignoring_sigterm(running: Rig) -> None:
     """A kill ends a script that ignores every signal that it can."""
     script = (

@@ -82,6 +82,8 @@ _BACKLOG_S: Final = 30.0
 _PREDECESSOR_S: Final = 10.0
 """How long to wait for the previous agent process to end."""
 _POSITIONS_S: Final = 60.0
+_STUCK_S: Final = 60.0
+"""How long an agent that leaves waits for runs with processes that do not end."""
 _PLACEMENTS: Final = "placements"
 _POOL_FACTS: Final = "pool_facts"
 """Marks of the positions up to which the ledger was read."""
@@ -654,7 +656,11 @@ class Agent:
             if run.launched:
                 run.leave(grace_period)
         ended = asyncio.create_task(self._end_runs())
-        await asyncio.wait([ended, *shorter], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(
+            [ended, *shorter],
+            timeout=sum(grace_period) + _STUCK_S,  # then the failure detector frees the slots
+            return_when=asyncio.FIRST_COMPLETED,
+        )
         if not ended.done():
             ended.cancel()
             return

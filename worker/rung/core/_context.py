@@ -152,13 +152,16 @@ class _ProcessConnection:
     def get(self) -> tuple[AgentConnection, Welcome, Info]:
         """Return the connection; a forked child makes its own."""
         if self._made is None or self._pid != os.getpid():
-            self._made, self._pid = _connect(), os.getpid()
+            self._made, self._pid = _connect(attends=True), os.getpid()
             self._info = self._made[2]
         return self._made
 
     def info(self) -> Info:
-        """Return the agent's description of the run, cached."""
-        return self._info or self.get()[2]
+        """Return the agent's description of the run, cached; keeps no connection."""
+        if self._info is None:
+            connection, _, self._info = _connect(attends=False)
+            connection.close()
+        return self._info
 
     def drop(self) -> None:
         """Forget the closed connection."""
@@ -223,7 +226,7 @@ def get_info() -> Info | None:
     return _process_connection.info() if managed() else None
 
 
-def _connect() -> tuple[AgentConnection, Welcome, Info]:
+def _connect(*, attends: bool) -> tuple[AgentConnection, Welcome, Info]:
     path = os.environ.get(environment.SOCKET_VARIABLE)
     if not path:
         raise AgentGone(
@@ -235,6 +238,7 @@ def _connect() -> tuple[AgentConnection, Welcome, Info]:
         token=os.environ.get(environment.TOKEN_VARIABLE, ""),
         rank=int(os.environ.get(environment.RANK_VARIABLE, "0")),
         pid=os.getpid(),
+        attends=attends,
     )
     patience_s = float(os.environ.get(environment.UNATTENDED_VARIABLE, "0"))
     connection, welcome = _agent_connection.connect(path, hello, patience_s)

@@ -105,8 +105,16 @@ class Exited(Struct, frozen=True, tag="exited"):
     process: str
     code: int | None
     signal: int | None
-    left_over: int
-    """Processes that even SIGKILL has not ended yet (stuck in the kernel)."""
+
+
+class Stuck(Struct, frozen=True, tag="stuck"):
+    """A main process has ended, and SIGKILL does not end its descendants.
+
+    They are stuck in the kernel, and may hold a device. `Exited` follows once they are gone.
+    """
+
+    process: str
+    count: int
 
 
 class Stored(Struct, frozen=True, tag="stored"):
@@ -171,7 +179,7 @@ class Looked(Struct, frozen=True, tag="looked"):
 
 
 ToParent = Fork | Signal | Stored | Forget | Attach | Look | End
-FromForkServer = Ready | Forked | Refused | Exited | Attached | Held | Looked
+FromForkServer = Ready | Forked | Refused | Exited | Stuck | Attached | Held | Looked
 VERSION: Final = 1
 """Increased when fork servers of older releases and newer agents become incompatible."""
 FOLDER: Final = "forkservers"

@@ -10,6 +10,8 @@ run's main process has ended it kills whatever that left behind before it sends 
                                that no other group can have it; then it is reaped
     its orphans                become children of the fork server (a subreaper too): any child
                                that is not the main process of a run is an orphan, and is killed
+    a signal                   goes to the main process alone, which may need its DataLoader's
+                               workers to act on it; SIGKILL goes to the group
     the agent's end closes     the agent is gone: wait for the next one (`Handover`); where
                                processes are not to go on without an agent, kill them and exit
     the fork server dies       main processes get SIGKILL from the kernel (PDEATHSIG); orphans
@@ -26,6 +28,7 @@ import argparse
 import array
 import contextlib
 import gc
+import math
 import os
 import select
 import signal
@@ -54,6 +57,7 @@ from rung.agent.forkserver.messages import (
     Refused,
     Signal,
     Stored,
+    Stuck,
     encoder,
     from_fork_server_decoder,
     launch_in,
@@ -61,10 +65,12 @@ from rung.agent.forkserver.messages import (
 )
 from rung.agent.forkserver.preload import warm_up
 from rung.agent.isolation import namespaces
+from rung.agent.monitoring.process_tree import receivers_of
 
 _SWEEP_MS: Final = 2
+_STUCK_SWEEP_MS: Final = 500
 _REAP_TIMEOUT_S: Final = 10.0
-"""How long processes that do not die of SIGKILL delay `Exited` of their run."""
+"""How long after SIGKILL processes are reported as stuck in the kernel."""
 
 
 _CREDENTIALS: Final = struct.Struct("3i")
@@ -117,6 +123,9 @@ class ForkServer:
         self._runs: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._ended: list[tuple[float, Exited]] = []
+        """Ends of main processes whose orphans are not gone, and when these count as stuck."""
+        self._orphaned: dict[int, frozenset[str]] = {}
+        """Orphan → the processes in `_ended` of which it may be a descendant."""
         self._wakeup_read, self._wakeup = socket.socketpair()
         self._modules = len(sys.modules)
         self._children_file = Path(f"/proc/self/task/{self._pid}/children")
@@ -132,8 +141,7 @@ class ForkServer:
         pages = iter(()) if self._inside else collapse()
         idle_ms: int | None = 0
         while True:
-            wait_ms = _LOOK_MS if self.handover.detached else idle_ms
-            events = self._poll.poll(_SWEEP_MS if self._ended else wait_ms)
+            events = self._poll.poll(self._wait_ms(idle_ms))
             if idle_ms == 0 and not events and next(pages, None) is None:
                 idle_ms = None
             goes_on = True
@@ -153,6 +161,13 @@ class ForkServer:
                 self.handover.close()
                 return
             self._reap()
+
+    def _wait_ms(self, idle_ms: int | None) -> int | None:
+        """Return how long to wait for events."""
+        if not self._ended:
+            return _LOOK_MS if self.handover.detached else idle_ms
+        stuck = all(stuck_at == math.inf for stuck_at, _ in self._ended)
+        return _STUCK_SWEEP_MS if stuck else _SWEEP_MS
 
     def _detach(self) -> bool:
         """Continue without an agent; return False if the server is to exit instead."""
@@ -314,6 +329,9 @@ class ForkServer:
                 sandbox.processes[message.process] = True
                 self._send(Forked(message.process, pid, sandbox.pid))
                 return
+            if isinstance(message, Stuck):
+                self._send(message)
+                return
             del sandbox.processes[message.process]
             self._send(message)
             if not sandbox.processes:
@@ -326,7 +344,7 @@ class ForkServer:
         del self._sandboxes[sandbox.name]
         for process, forked in sandbox.processes.items():
             if forked:
-                self._send(Exited(process, None, signal.SIGKILL, 0))
+                self._send(Exited(process, None, signal.SIGKILL))
             else:
                 self._send(Refused(process, "the run's namespaces ended before it began"))
 
@@ -337,6 +355,11 @@ class ForkServer:
                 return
         pid = self._runs.get(request.process)
         if pid is None:
+            return
+        if request.signal != signal.SIGKILL:
+            for receiver in receivers_of(pid, request.signal):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(receiver, request.signal)
             return
         try:
             os.killpg(pid, request.signal)
@@ -368,22 +391,27 @@ class ForkServer:
         self._ended.append(
             (
                 time.monotonic() + _REAP_TIMEOUT_S,
-                Exited(name, code if code >= 0 else None, -code if code < 0 else None, 0),
+                Exited(name, code if code >= 0 else None, -code if code < 0 else None),
             )
         )
 
     def _clear_up(self) -> None:
-        """Kill orphans of runs that ended; once there are none, send `Exited` of the runs."""
-        orphans = self._orphans()
-        for pid in orphans:
+        """Kill orphans of runs that ended; once a run has none left, send its `Exited`."""
+        ended = frozenset(exited.process for _, exited in self._ended)
+        self._orphaned = {pid: self._orphaned.get(pid, ended) for pid in self._orphans()}
+        for pid in self._orphaned:
             os.kill(pid, signal.SIGKILL)
         now = time.monotonic()
         waiting = []
-        for deadline, exited in self._ended:
-            if orphans and now < deadline:
-                waiting.append((deadline, exited))
+        for stuck_at, exited in self._ended:
+            count = sum(exited.process in mains for mains in self._orphaned.values())
+            if not count:
+                self._send(exited)
+            elif now < stuck_at:
+                waiting.append((stuck_at, exited))
             else:
-                self._send(Exited(exited.process, exited.code, exited.signal, len(orphans)))
+                self._send(Stuck(exited.process, count))
+                waiting.append((math.inf, exited))
         self._ended = waiting
 
     def _orphans(self) -> list[int]:

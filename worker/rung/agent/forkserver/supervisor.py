@@ -37,6 +37,7 @@ from rung.agent.forkserver.messages import (
     Refused,
     Signal,
     Stored,
+    Stuck,
     encoder,
     file_of,
 )
@@ -114,6 +115,8 @@ class ForkServers:
         self._mains: dict[str, int] = {}
         self._firsts: dict[int, str] = {}
         """Process id of the first process of a sandbox → its run."""
+        self._stuck: dict[str, Callable[[int], None]] = {}
+        """Process → what is called with the number of its descendants that do not end."""
         self._outputs: dict[str, list[Adopted]] = {}
         """Process → its pipes, where an earlier session of the agent created it."""
 
@@ -301,6 +304,10 @@ class ForkServers:
         """Return the pipes of a process that an earlier session of the agent created."""
         return self._outputs.pop(process, [])
 
+    def on_stuck(self, process: str, call: Callable[[int], None]) -> None:
+        """Call a function with the number of descendants that SIGKILL does not end, if any."""
+        self._stuck[process] = call
+
     def stored(self, process: str) -> None:
         """Let its fork server delete the output that a process wrote without an agent."""
         if parent := self._parents.get(process):
@@ -309,6 +316,7 @@ class ForkServers:
     def forget(self, process: str) -> None:
         """Forget a process whose exit is on record."""
         self._exits.pop(process, None)
+        self._stuck.pop(process, None)
         parent = self._parents.pop(process, None)
         if parent is None:
             return
@@ -404,6 +412,9 @@ class ForkServers:
                 exited = self._exits.get(message.process)
                 if exited is not None and not exited.done():
                     exited.set_result(message)
+            case Stuck():
+                if call := self._stuck.get(message.process):
+                    call(message.count)
             case Attached() | Held() | Looked():
                 pass  # only at the beginning of a connection
 

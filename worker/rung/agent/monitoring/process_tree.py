@@ -6,6 +6,9 @@ machine.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
+
+_SHELLS: Final = frozenset({"ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"})
 
 
 def tree(mains: Iterable[int]) -> list[int]:
@@ -27,6 +30,36 @@ def parent_of(pid: int) -> int:
     except OSError:
         return 0
     return int(status.rpartition(")")[2].split()[1])
+
+
+def receivers_of(pid: int, number: int) -> list[int]:
+    """Return the processes to which a signal for a process is to be sent.
+
+    A shell that does not catch the signal would die of it, and its commands would be killed
+    without having received it: they get it in place of the shell. Where any of them catches it,
+    these alone do, so that a script can print to a `tee` which would die of it.
+    """
+    if not _is_shell(pid) or _catches(pid, number):
+        return [pid]
+    found = [one for child in _children(pid) for one in receivers_of(child, number)]
+    return [one for one in found if _catches(one, number)] or found or [pid]
+
+
+def _is_shell(pid: int) -> bool:
+    try:
+        program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    except OSError:
+        return False
+    return program.decode(errors="replace").rpartition("/")[2].removeprefix("-") in _SHELLS
+
+
+def _catches(pid: int, number: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    _, _, caught = status.partition("SigCgt:")
+    return bool(int(caught.split()[0], 16) >> (number - 1) & 1) if caught else False
 
 
 def _children(pid: int) -> Iterator[int]:

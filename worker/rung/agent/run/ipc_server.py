@@ -213,6 +213,8 @@ class Connection(asyncio.Protocol):
         """Names the stream of numbered messages; empty where the process will not reconnect."""
         self.first = 1
         """The number of the first message that the process can still send."""
+        self.attends = True
+        """Whether the process acts on requests to exit."""
 
     def send(self, message: FromAgent) -> None:
         """Send a message to the process."""
@@ -332,6 +334,7 @@ class Connection(asyncio.Protocol):
             return
         self._run = run
         self.rank, self.stream, self.first = hello.rank, hello.stream, hello.first
+        self.attends = hello.attends
         run.connected(self)
         self._forget_client()
 

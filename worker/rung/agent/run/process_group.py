@@ -16,6 +16,11 @@ from rung.agent.outbox.event_buffer import EventBuffer
 from rung.agent.run.ending import Exit, is_failure
 from rung.agent.run.termination import Termination
 
+_STUCK: Final = (
+    "{} stuck in the kernel after SIGKILL, and may hold a device: the run's slots are released"
+    " once none is left; see the kernel's log, and restart the machine if that takes long"
+)
+
 
 class RankProcess:
     """The process of one rank."""
@@ -47,6 +52,12 @@ class RankProcess:
             adopted=outputs[1] if outputs else None,
         )
         self._captures = [stdout, stderr]
+
+        def note(count: int) -> None:
+            text = _STUCK.format("a process is" if count == 1 else f"{count} processes are")
+            event_buffer.note("error", text, rank)
+
+        self._fork_servers.on_stuck(self.name, note)
 
     async def run(
         self, launch: Launch, *, frameworks: bool, begun: Callable[[int], None]

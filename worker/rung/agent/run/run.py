@@ -392,17 +392,28 @@ class Run:
         killed = any(end.exited.signal == signal.SIGKILL for end in known.exits)
         known.oom_killed = killed and self._watchdog.oom_killed
         known.elsewhere = stop.reason
-        for end in known.exits:
-            if end.exited.left_over:
-                stuck = f"{end.exited.left_over} processes are stuck in the kernel after SIGKILL"
-                self._event_buffer.note("error", stuck, end.rank)
         ending = ending_of(known)
         assert ending is not None, "only a lost run has no ending here"
         level: Level = "error" if ending.outcome == "failed" else "info"
         if ending.message:
             self._event_buffer.note(level, ending.message, self._rank)
+        if ending.outcome == "finished" and (early := self._before_its_length()):
+            self._warn(early)
         gone = ending.outcome in {"preempted", "killed"} or known.conduct.sent_sigterm
         known.lost = stop.alone and gone
+
+    def _before_its_length(self) -> str:
+        """Return a warning if the script ended before its length; empty if that is not known."""
+        length, at = self._spec.length, self.trial_session.validated_at
+        if length is None or not self._chief or (at is None and self._resumed):
+            return ""
+        if at is not None and at >= length:
+            return ""
+        where = "without a validation" if at is None else f"at {at:g}, by its last validation"
+        unit = self._spec.time_metric
+        return (
+            f"the script ended by itself, with exit code 0, {where}; its length is {length} {unit}"
+        )
 
     async def _upload(self) -> None:
         """Return once the run's checkpoints are uploaded, or cannot be."""

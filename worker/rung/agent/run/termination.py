@@ -1,7 +1,8 @@
 """Termination of a run: it is asked to exit, and killed after its grace period.
 
-Connected processes receive a `Preempt` message. A run of which no process ever connected does not
-use this protocol, and gets SIGTERM, once.
+Connected processes receive a `Preempt` message. A run of which no process called `core.init()`
+does not use this protocol, and gets SIGTERM, once: each rank's main process, or where that is a
+shell, what it has started. SIGKILL at the end of the grace period goes to all their processes.
 """
 
 import asyncio

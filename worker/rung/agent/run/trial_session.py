@@ -6,6 +6,7 @@ that it lacks.
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import stat
@@ -113,7 +114,9 @@ class TrialSession:
         self.connections: Final[list[Connection]] = []
         """Of the connected processes."""
         self.spoke = False
-        """Whether any process ever connected."""
+        """Whether any process ever connected that acts on requests to exit."""
+        self.validated_at: float | None = None
+        """The last validation's value of the time metric, None before the first."""
         self._spec = spec
         self._rank = rank
         self._welcome = greet
@@ -128,7 +131,7 @@ class TrialSession:
         """Welcome a process of the run."""
         self.connections.append(connection)
         self._silent.clear()
-        if not self.spoke:
+        if connection.attends and not self.spoke:
             self.spoke = True
             self._to.save()
         self._to.begun()
@@ -253,6 +256,9 @@ class TrialSession:
         """Record metrics; those of a validation also as a fact, on which the searcher decides."""
         self._to.event_buffer.reported(message)
         if message.kind == "validation":
+            time = message.values.get(self._spec.time_metric)
+            timed = isinstance(time, int | float) and math.isfinite(time)
+            self.validated_at = float(time if timed else message.step)
             found = {"steps_completed": message.step, "metrics": message.values}
             self._put(TrialValidated, number, **found)
 

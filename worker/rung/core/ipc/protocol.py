@@ -38,6 +38,8 @@ class Hello(Struct, frozen=True, tag="hello"):
     """Id of this process's messages over all its connections; empty: it will not reconnect."""
     first: int = 1
     """The number of the first message that the process still keeps or will send."""
+    attends: bool = True
+    """Whether it will learn from this connection that it is to exit; `get_info` only asks."""
 
 
 class Reported(Struct, frozen=True, tag="reported"):
