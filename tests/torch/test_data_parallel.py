@@ -81,6 +81,8 @@ async def alone(warm: Rig) -> dict[tuple[str, int], dict[str, Any]]:
         (4, {}),
         (2, FSDP),
         (2, {"data": {"per_slot": True}}),
+        (2, {"data": {"frozen": True}}),
+        (2, FSDP | {"data": {"frozen": True}}),
     ],
 )
 async def test_any_number_of_slots_gives_the_same_curve(
@@ -134,6 +136,14 @@ async def test_a_stream_is_shared_too(warm: Rig) -> None:
         ended = await train(warm, slots, data={"stream": True})
         assert ended.exit.outcome == "finished", ended.printed("stderr")
         assert_same(curve(ended), wanted)
+
+
+async def test_parameters_are_frozen_and_unfrozen_on_the_way(warm: Rig) -> None:
+    """Of what is trained at a step, all ranks have the mean gradient."""
+    wanted = curve(await train(warm, 1, data={"thaws": True}))
+    ended = await train(warm, 2, data={"thaws": True})
+    assert ended.exit.outcome == "finished", ended.printed("stderr")
+    assert_same(curve(ended), wanted)
 
 
 async def test_steps_over_several_batches(warm: Rig) -> None:

@@ -32,6 +32,7 @@ AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
         (4, {"counting": True, "accumulate": 2}),
         (2, {"masking": True}),
         (4, {"masking": True, "accumulate": 2}),
+        (2, {"trainer": "evaluating"}),
     ],
 )
 def test_any_number_of_slots_gives_the_same_curve(

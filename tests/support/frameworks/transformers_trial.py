@@ -104,6 +104,15 @@ class Weighing(transformers.Trainer):  # type: ignore[misc]  # may not be instal
         return self.accelerator.prepare(loader)
 
 
+class Evaluating(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    """Trains with its model in evaluation mode."""
+
+    def compute_loss(self, model: Any, *given: Any, **named: Any) -> Any:
+        """Compute as in an evaluation."""
+        model.eval()
+        return super().compute_loss(model, *given, **named)
+
+
 class Loose(transformers.Trainer):  # type: ignore[misc]  # may not be installed
     """Makes a loader that is none of torch's."""
 
@@ -116,6 +125,7 @@ KINDS: dict[str | None, Any] = {
     None: transformers.Trainer,
     "in order": InOrder,
     "weighing": Weighing,
+    "evaluating": Evaluating,
     "loose": Loose,
 }
 """Trainers that an order may name."""

@@ -3,6 +3,8 @@
 noise        dropout, so that each rank draws
 wide         so many parameters that a bucket of gradients is added up in pieces
 stream       an IterableDataset that can tell where it is, in place of a shuffled list
+thaws        its first layer is not trained before step 4, nor after step 8
+frozen       trains in evaluation mode, and validates with gradients enabled
 per_slot     the loader's batch size is this process's share of `global_batch_size`
 die_at       in its first run, rank 1 (or the only one) kills itself in this step
 kept         a large table that is not trained, an average of the weights, and a callback that
@@ -188,6 +190,11 @@ class SharedTrial(rt.Trial):
             if "hold" in self.options and batch_idx + 1 >= HELD_STEP:
                 wait_while(Path(self.options["hold"]))
             Standing.now_s += float(self.options.get("drags", 0))
+        if self.options.get("frozen"):
+            self.model.eval()
+        if self.options.get("thaws"):
+            for parameter in list(self.model.parameters())[:2]:
+                parameter.requires_grad_(3 <= batch_idx < 8)
         loss = (self.model(batch[0]) - batch[1]).square().mean()
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
@@ -200,7 +207,8 @@ class SharedTrial(rt.Trial):
 
     def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
         """Return the mean error, which is to be weighted by records."""
-        return {"loss": (self.model(batch[0]) - batch[1]).square().mean()}
+        torch.set_grad_enabled(bool(self.options.get("frozen")))
+        return {"loss": (self.model(batch[0]) - batch[1]).square().mean().detach()}
 
 
 def wait_while(hold: Path) -> None:

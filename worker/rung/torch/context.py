@@ -228,6 +228,7 @@ class TrialContext:
             create_graph: see `torch.Tensor.backward`.
         """
         self.straggler.computed()
+        self.parallel.refuse_unfrozen()
         if self.weight != 1.0:
             loss = loss * self.weight
         shared = loss / self._divisor if self._divisor > 1 else loss

@@ -8,14 +8,18 @@ loss is weighted by its part, so the average over ranks is the mean over the glo
 number of ranks.
 """
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
 from rung import core
 from rung.training.units import InvalidPlan
+
+if TYPE_CHECKING:
+    from rung.torch.ddp_model import Replica
 
 _BLOCK_PARAMETERS: Final = 100_000
 """A block of this many parameters or more is sharded by itself."""
@@ -38,6 +42,8 @@ class Parallel:
         cuda = torch.cuda.is_available()
         self.device: Final = _device(self.ranks) if cuda else torch.device("cpu")
         self._joined = False
+        self._replicas: list[Replica] = []
+        self._frozen: list[nn.Module] = []
         if self.several:
             self._join(section)
 
@@ -48,7 +54,10 @@ class Parallel:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Return the module to call in place of a model, which is on the device."""
-        if not self.several or not any(p.requires_grad for p in model.parameters()):
+        if not self.several:
+            return model
+        if not _is_trained(model):
+            self._frozen.append(model)
             return model
         if self._sync_batch_norm and self.device.type == "cuda":
             nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
@@ -61,6 +70,31 @@ class Parallel:
         for model in models:
             for buffer in model.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+    def refuse_unfrozen(self) -> None:
+        """Refuse to train a model that was wholly frozen when it was wrapped.
+
+        Raises:
+            InvalidPlan: parameters of one are trained, whose gradients would not be averaged.
+        """
+        for model in self._frozen:
+            if _is_trained(model):
+                raise InvalidPlan(
+                    f"the model {type(model).__name__} was frozen when it was wrapped, so its"
+                    " gradients are not averaged over the slots: call wrap_model before"
+                    " requires_grad_(False); parameters may be frozen and unfrozen after that"
+                )
+
+    @contextlib.contextmanager
+    def validating(self) -> Iterator[None]:
+        """Let each rank evaluate by itself in the block, also where it enables gradients."""
+        for replica in self._replicas:
+            replica.rung_validates = True
+        try:
+            yield
+        finally:
+            for replica in self._replicas:
+                replica.rung_validates = False
 
     def close(self) -> None:
         """Destroy the process group, if this has initialised it."""
@@ -86,11 +120,10 @@ class Parallel:
             self._joined = True
 
     def _replicate(self, model: nn.Module) -> nn.Module:
-        from rung.torch.ddp_buckets import settle  # noqa: PLC0415 - of no use to a single process
-        from rung.torch.ddp_model import Replica  # noqa: PLC0415 - as above
+        from rung.torch.ddp_model import Replica  # noqa: PLC0415 - of no use to a single process
 
         replica = Replica(model, find_unused_parameters=self._find_unused)
-        settle(replica)
+        self._replicas.append(replica)
         return replica
 
     def _shard(self, model: nn.Module) -> nn.Module:
@@ -102,6 +135,10 @@ class Parallel:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         return model
+
+
+def _is_trained(model: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in model.parameters())
 
 
 def _device(ranks: core.DistributedContext) -> torch.device:

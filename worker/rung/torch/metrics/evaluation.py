@@ -30,6 +30,7 @@ def evaluate(
     with (
         rng.preserved(),
         _evaluation_mode(context.models),
+        context.parallel.validating(),
         torch.no_grad(),
         operators_named(),
         obstacles_named(),

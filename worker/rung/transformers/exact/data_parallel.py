@@ -172,12 +172,13 @@ class DataParallel:
 
     def _compute_loss(self, model: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
         items = named.get("num_items_in_batch")
-        watched = self._counts_items is None and model.training and torch.is_tensor(items)
+        trains = torch.is_grad_enabled()  # whatever the mode of the model
+        watched = self._counts_items is None and trains and torch.is_tensor(items)
         if watched and items is not None:
             Noticed.used = False
             named["num_items_in_batch"] = items.as_subclass(Noticed)
         found = self._loss(model, inputs, *arguments, **named)
-        if not model.training:
+        if not trains:
             return found
         if watched:
             self._counts_items = Noticed.used

@@ -1,0 +1,90 @@
+"""When a model on several ranks communicates: where gradients are computed, whatever its mode."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rung.torch.data_parallel import Parallel
+from rung.torch.ddp_model import Replica
+from rung.training.units import InvalidPlan
+
+Forwards = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Iterator[Replica]:
+    """Return a model in a process group of this process alone."""
+    meeting = f"file://{tmp_path / 'meeting'}"
+    distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+    yield Replica(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)))
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
+def forwards(monkeypatch: pytest.MonkeyPatch) -> Forwards:
+    """Return the calls of torch's own forward, which communicates."""
+    found: Forwards = []
+    forward: Callable[..., Any] = DistributedDataParallel.forward
+
+    def noted(self: DistributedDataParallel, *inputs: Any) -> Any:
+        found.append(inputs)
+        return forward(self, *inputs)
+
+    monkeypatch.setattr(DistributedDataParallel, "forward", noted)
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    ("context", "communicates"),
+    [(torch.enable_grad, True), (torch.no_grad, False), (torch.inference_mode, False)],
+)
+def test_a_model_communicates_where_gradients_are_enabled(
+    replica: Replica, forwards: Forwards, context: Any, *, training: bool, communicates: bool
+) -> None:
+    """Fine-tuning in evaluation mode averages gradients, too."""
+    replica.module.train(training)
+    with context():
+        replica(torch.ones(3, 1))
+    assert bool(forwards) == communicates
+
+
+def test_in_a_validation_no_gradients_are_averaged(replica: Replica, forwards: Forwards) -> None:
+    """Ranks have different numbers of batches there, so none may wait for the others."""
+    replica.eval()
+    replica.rung_validates = True
+    output = replica(torch.ones(3, 1, requires_grad=True))
+    assert output.requires_grad
+    assert not forwards
+
+
+def test_what_is_trained_may_change(replica: Replica) -> None:
+    """A model that is wholly frozen for a while communicates nothing, and goes on afterwards."""
+    weights = list(replica.module.parameters())
+    for trained in (weights[:1], [], weights[1:]):
+        for weight in weights:
+            weight.grad = None
+            weight.requires_grad_(any(weight is each for each in trained))
+        output = replica(torch.ones(3, 1, requires_grad=not trained)).sum()
+        output.backward()
+        assert [weight.grad is not None for weight in weights] == [
+            any(weight is each for each in trained) for weight in weights
+        ]
+
+
+def test_a_model_that_was_wrapped_frozen_is_not_trained() -> None:
+    """Its gradients would be those of one rank."""
+    parallel: Any = Parallel.__new__(Parallel)
+    model = nn.Linear(1, 1).requires_grad_(requires_grad=False)
+    vars(parallel).update(ranks=SimpleNamespace(size=2), _frozen=[])
+    assert parallel.wrap(model) is model
+    parallel.refuse_unfrozen()
+    model.requires_grad_()
+    with pytest.raises(InvalidPlan, match="Linear was frozen when it was wrapped"):
+        parallel.refuse_unfrozen()
