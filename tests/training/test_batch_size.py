@@ -135,6 +135,8 @@ def test_only_the_chief_logs() -> None:
             found = batch_size(run, 8, "it", Given.PER_SLOT, accumulated=2)
             assert found == BatchSize(16, 2, 2)
             log(run, None)
-    first, second = (each["event"] for each in logs)
+            log(run, None, each_own=True)
+    first, second, third = (each["event"] for each in logs)
     assert first.endswith("on 2 slots together, 8 on each; gradients are accumulated over 2")
     assert second == "each step trains a batch of the script on 2 slots together"
+    assert third == "each step trains 2 batches of the script, one on each slot"

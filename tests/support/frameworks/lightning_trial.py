@@ -23,6 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from rung import lightning as rl
+from rung.torch import stream
 from support.fuse import Fuse
 from support.trial_notes import Notes
 from support.trials import runner
@@ -185,7 +186,9 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         if order.get("named"):
             train = {"one": train, "two": train}
-        validation: Any = DataLoader(Endless() if order.get("endless") else data, batch_size=7)
+        validation: Any = DataLoader(
+            stream(Endless(), shards_itself=False) if order.get("endless") else data, batch_size=7
+        )
         if order.get("beside"):
             trainer.validate(module, validation, verbose=False)
         for _ in range(order.get("fits", 1)):

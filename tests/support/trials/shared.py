@@ -169,7 +169,7 @@ class SharedTrial(rt.Trial):
         """Return the records in batches of 8 of all slots, or of this one's share."""
         size = self.context.get_per_slot_batch_size() if self.options.get("per_slot") else 8
         if self.options.get("stream"):
-            return DataLoader(Stream(), batch_size=size)
+            return DataLoader(rt.stream(Stream(), shards_itself=False), batch_size=size)
         return DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=size, shuffle=True)
 
     def build_validation_data_loader(self) -> DataLoader[Any]:

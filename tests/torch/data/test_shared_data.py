@@ -11,12 +11,13 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     SequentialSampler,
+    Subset,
     TensorDataset,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rung.core import DistributedContext
-from rung.torch import InvalidPlan
+from rung.torch import InvalidPlan, stream
 from rung.torch.data.training_data import TrainingData
 from support.ranked import on_agents, ranked
 
@@ -145,6 +146,11 @@ class Parts(NamedTuple):
     """Whether the position is one that a checkpoint takes."""
 
 
+def shared(data: Plain) -> Plain:
+    """Return a stream that is the same on all ranks, as its script says."""
+    return stream(data, shards_itself=False)
+
+
 def streamed(
     loader: Callable[[], DataLoader[Any]],
     epoch: int = 0,
@@ -174,15 +180,15 @@ def position_of(parts: list[Parts]) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
-@pytest.mark.parametrize("stream", [Plain, Placed])
+@pytest.mark.parametrize("kind", [Plain, Placed])
 @pytest.mark.parametrize("drop", [False, True])
 def test_a_run_resumed_behind_a_streams_end_trains_the_next_epoch(
-    stream: type[Plain], *, drop: bool
+    kind: type[Plain], *, drop: bool
 ) -> None:
     """The stream does not divide evenly: 11 records in batches of 4; the epochs are equal."""
 
     def loader() -> DataLoader[Any]:
-        return DataLoader(stream(11), batch_size=4, drop_last=drop)
+        return DataLoader(shared(kind(11)), batch_size=4, drop_last=drop)
 
     first = streamed(loader)
     assert [len(each.batches) for each in first] == [2 if drop else 3] * 2
@@ -190,14 +196,14 @@ def test_a_run_resumed_behind_a_streams_end_trains_the_next_epoch(
     assert [each.batches for each in second] == [each.batches for each in first]
 
 
-@pytest.mark.parametrize("stream", [Plain, Placed])
+@pytest.mark.parametrize("kind", [Plain, Placed])
 def test_a_run_resumed_before_a_last_batch_without_its_part_trains_it(
-    stream: type[Plain],
+    kind: type[Plain],
 ) -> None:
     """Nine records in batches of 4: of the last one a rank has nothing, and takes another's."""
 
     def loader() -> DataLoader[Any]:
-        return DataLoader(stream(9), batch_size=4)
+        return DataLoader(shared(kind(9)), batch_size=4)
 
     unbroken = streamed(loader)
     assert [each.batches[2] for each in unbroken] == [([8], 1.0), ([6, 7], 0.0)]
@@ -230,12 +236,12 @@ class Other(Plain):
         self.read = state["read"]
 
 
-@pytest.mark.parametrize("stream", [Placed, Other])
-def test_a_stream_goes_on_on_another_number_of_slots(stream: type[Plain]) -> None:
+@pytest.mark.parametrize("kind", [Placed, Other])
+def test_a_stream_goes_on_on_another_number_of_slots(kind: type[Plain]) -> None:
     """On two, on one behind them, and on two again: each begins where the one before ended."""
 
     def loader() -> DataLoader[Any]:
-        return DataLoader(stream(13), batch_size=4)
+        return DataLoader(shared(kind(13)), batch_size=4)
 
     position = position_of(streamed(loader, until=1))
     alone = TrainingData(loader(), SEED)
@@ -246,3 +252,206 @@ def test_a_stream_goes_on_on_another_number_of_slots(stream: type[Plain]) -> Non
         [([8, 9], 0.5), ([12], 1.0)],
         [([10, 11], 0.5), ([10, 11], 0.0)],
     ]
+
+
+class Sharded(Placed):
+    """A stream that gives each rank every n-th record, as webdataset's split_by_node does."""
+
+    def __init__(self, ranks: DistributedContext, length: int = 32) -> None:
+        super().__init__(len(range(ranks.rank, length, ranks.size)))
+        self.first, self.step = ranks.rank, ranks.size
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.first + self.step * number for number in super().__iter__())
+
+
+def epochs_of(
+    build: Callable[[DistributedContext], DataLoader[Any]],
+    size: int = 2,
+    states: list[Any] | None = None,
+    until: int | None = None,
+    batch: int = 0,
+) -> list[Parts]:
+    """Return what each rank gets in an epoch, or the rest of one."""
+
+    def work(ranks: DistributedContext) -> Parts:
+        data = TrainingData(build(ranks), SEED, ranks)
+        data.start(0, states[ranks.rank % len(states)] if states else None, batch)
+        found: list[tuple[list[int], float]] = []
+        while until is None or len(found) < until:
+            try:
+                found.append((data.next().flatten().tolist(), data.share))
+            except StopIteration:
+                break
+        return Parts(found, data.state(), data.share > 0)
+
+    return on_ranks(size, work)
+
+
+def records(parts: list[Parts]) -> list[int]:
+    """Return the records that all ranks trained, those that only stand in left out."""
+    return sorted(it for part in parts for batch, share in part.batches if share for it in batch)
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_a_stream_is_refused_until_the_script_says_who_shards_it(size: int | None) -> None:
+    """On several ranks; the message has the line to write."""
+    with pytest.raises(InvalidPlan, match=r"training .* \(Plain\).* rung\.torch\.stream\(dataset"):
+        epochs_of(lambda _: DataLoader(Plain(8), batch_size=size))
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+@pytest.mark.parametrize(("length", "drop"), [(32, False), (33, False), (32, True)])
+def test_a_stream_that_shards_itself_is_not_shared_again(
+    slots: int, length: int, *, drop: bool
+) -> None:
+    """Each record is trained once, in batches of all ranks together."""
+
+    def build(ranks: DistributedContext) -> DataLoader[Any]:
+        data = stream(Sharded(ranks, length), shards_itself=True)
+        return DataLoader(data, batch_size=8, drop_last=drop)
+
+    found = epochs_of(build, slots)
+    assert records(found) == list(range(length))
+    assert sum(share for part in found for _, share in part.batches[:1]) == 1.0
+    assert [len(part.batches[0][0]) for part in found] == [8 // slots] * slots
+
+
+class Passing(DataLoader[Any]):
+    """A loader of a script's own class."""
+
+    def __iter__(self) -> Any:
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("kind", [DataLoader, Passing])
+def test_a_stream_that_shards_itself_goes_on_where_each_rank_was(
+    capsys: pytest.CaptureFixture[str], kind: type[DataLoader[Any]]
+) -> None:
+    """On as many ranks; on another number the epoch begins anew, and the log says so.
+
+    Also if the batches before would be read again.
+    """
+
+    def build(ranks: DistributedContext) -> DataLoader[Any]:
+        return kind(stream(Sharded(ranks), shards_itself=True), batch_size=8)
+
+    first = epochs_of(build, until=2)
+    position = position_of(first)
+    rest = epochs_of(build, states=[position], batch=2)
+    assert sorted(records(first) + records(rest)) == list(range(32))
+    assert "begins anew" not in capsys.readouterr().out
+    assert records(epochs_of(build, 3, [position], batch=2)) == list(range(32))
+    assert "position on 2 slots is none on 3 slots" in capsys.readouterr().out
+
+
+class Normalised(DataLoader[Any]):
+    """A loader that works on each batch, as those of graphs do."""
+
+    def __iter__(self) -> Any:
+        for (batch,) in super().__iter__():
+            yield batch * 1000
+
+
+def test_a_loaders_own_iter_is_used_on_several_ranks() -> None:
+    """On each rank's part."""
+    found = epochs_of(lambda _: Normalised(NUMBERS, batch_size=4))
+    assert records(found) == [1000 * number for number in range(16)]
+    assert [len(batch) for part in found for batch, _ in part.batches] == [2] * 8
+
+
+class Repeating(DataLoader[Any]):
+    """A loader that keeps its workers by reading its batch sampler once and for all."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.kept = super().__iter__()
+
+    def __iter__(self) -> Any:
+        yield from self.kept
+
+
+class Filtering(DataLoader[Any]):
+    """A loader that leaves out batches."""
+
+    def __iter__(self) -> Any:
+        yield from (batch for (batch,) in super().__iter__() if 0 not in batch)
+
+
+def test_loaders_whose_batches_cannot_be_shared_are_refused() -> None:
+    """Rather than trained twice, or in parts that do not belong together."""
+    with pytest.raises(InvalidPlan, match="a Repeating, does not read its batch_sampler"):
+        epochs_of(lambda _: Repeating(NUMBERS, batch_size=4))
+    with pytest.raises(RuntimeError, match=r"a Filtering, yields 3 batches for 4"):
+        epochs_of(lambda _: Filtering(NUMBERS, batch_size=4))
+
+
+class Whole(IterableDataset[Any]):
+    """Batches that a data set makes itself."""
+
+    def __init__(self, size: int = 4) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, 16, self.size):
+            yield torch.arange(start, start + self.size)
+
+
+@pytest.mark.parametrize("kind", ["stream", "index", "lists"])
+def test_without_a_batch_size_each_rank_has_its_part_of_each_batch(kind: str) -> None:
+    """Of batches that a data set makes, and of lists of records that a sampler gives."""
+
+    def build(_: DistributedContext) -> DataLoader[Any]:
+        match kind:
+            case "stream":
+                return DataLoader(stream(Whole(), shards_itself=False), batch_size=None)
+            case "index":
+                return DataLoader(list(Whole()), batch_size=None, shuffle=True)  # type: ignore[arg-type]  # a list will do
+            case _:
+                sampler = BatchSampler(SequentialSampler(NUMBERS), 4, drop_last=False)
+                data: Any = torch.arange(16)
+                return DataLoader(data, batch_size=None, sampler=sampler)
+
+    found = epochs_of(build)
+    assert records(found) == list(range(16))
+    assert [(len(batch), share) for part in found for batch, share in part.batches] == [
+        (2, 0.5)
+    ] * 8
+
+
+def test_without_a_batch_size_a_stream_that_shards_itself_keeps_its_batches() -> None:
+    """They are of each rank; together they make a step."""
+
+    def build(ranks: DistributedContext) -> DataLoader[Any]:
+        own: Any = list(Whole())[ranks.rank :: 2]
+
+        class Own(IterableDataset[Any]):
+            def __iter__(self) -> Iterator[Any]:
+                return iter(own)
+
+        return DataLoader(stream(Own(), shards_itself=True), batch_size=None)
+
+    found = epochs_of(build)
+    assert records(found) == list(range(16))
+    assert [len(batch) for part in found for batch, _ in part.batches] == [4] * 4
+
+
+def test_what_has_no_part_is_refused_without_a_batch_size() -> None:
+    """A batch whose records cannot be told, or do not agree."""
+    with pytest.raises(InvalidPlan, match="batch_size=None"):
+        epochs_of(lambda _: DataLoader(["text"], batch_size=None))  # type: ignore[arg-type]  # a list will do
+    pair: Any = [(torch.zeros(2), torch.zeros(3))]
+    with pytest.raises(ValueError, match="first dimension"):
+        epochs_of(lambda _: DataLoader(pair, batch_size=None))
+
+
+def test_subsets_that_differ_are_refused() -> None:
+    """They are shards already, of one length or of several."""
+    for size in (2, 3):
+        with pytest.raises(InvalidPlan, match="data sets of the slots differ: their lengths are"):
+            epochs_of(
+                lambda ranks: DataLoader(
+                    Subset(NUMBERS, range(ranks.rank, 16, ranks.size)), batch_size=4
+                ),
+                size,
+            )

@@ -1,5 +1,6 @@
 """The order of the data: a function of seed and epoch, from any position, with any workers."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import (
     Sampler,
     SequentialSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -185,6 +187,99 @@ def test_a_stream_with_a_state_of_its_own_goes_on(workers: int) -> None:
     data.start(0, None)
     seen = [data.next().tolist() for _ in range(3)]
     assert seen + epoch_of(build(), 0, data.state()) == whole
+
+
+class Alternating(IterableDataset[int]):
+    """A stream of which each worker reads every n-th number."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(range(worker.id, 40, worker.num_workers) if worker else range(40))
+
+
+class Doubling(DataLoader[Any]):
+    """A loader of a script's own class."""
+
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield 2 * batch
+
+
+class Placing(Doubling):
+    """One that knows where it is."""
+
+    seen = 0
+
+    def __iter__(self) -> Any:
+        skipped = self.seen
+        for number, batch in enumerate(super().__iter__()):
+            if number >= skipped:
+                self.seen = number + 1
+                yield batch
+        self.seen = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return how many were read."""
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on behind them."""
+        self.seen = state["seen"]
+
+
+MOVED: dict[str, Any] = {
+    "index": lambda w: DataLoader(Numbers(1), batch_size=3, shuffle=True, num_workers=w),
+    "stream": lambda w: DataLoader(Alternating(), batch_size=3, num_workers=w),
+    "stream in an own class": lambda w: Doubling(Alternating(), batch_size=3, num_workers=w),
+    "stream with a state": lambda w: DataLoader(Counting(), batch_size=3, num_workers=w),
+    "own class": lambda w: Doubling(Numbers(1), batch_size=3, shuffle=True, num_workers=w),
+    "own state": lambda w: Placing(Numbers(1), batch_size=3, shuffle=True, num_workers=w),
+}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 3), (2, 0)])
+@pytest.mark.parametrize("kind", sorted(MOVED))
+def test_an_epoch_goes_on_with_another_number_of_workers(
+    kind: str, before: int, after: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `os.cpu_count() // n` on another machine; what cannot be the same is in the log."""
+    data = TrainingData(MOVED[kind](before), SEED)
+    data.start(0, None)
+    for _ in range(2):
+        data.next()
+    state = data.state()
+    rest = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            rest.append(data.next().tolist())
+    capsys.readouterr()
+    moved = TrainingData(MOVED[kind](after), SEED)
+    found = epoch_of(moved, 0, state)
+    has_state = "stream" in kind or "state" in kind
+    told = f"num_workers was {before} and is {after}"
+    assert (told in capsys.readouterr().out) == (has_state or after == 0)
+    assert len(found) == len(rest)
+    if after or has_state:
+        assert found == rest
+    if has_state and (after or "stream" in kind):  # else it draws from this process's generators
+        assert epoch_of(moved, 1) == epoch_of(TrainingData(MOVED[kind](after), SEED), 1)
+
+
+@pytest.mark.parametrize("data", [Numbers(), Alternating()])
+def test_a_loaders_own_class_is_kept(data: Any) -> None:
+    """Its `__iter__` sees each batch, whatever the data are."""
+    found = epoch_of(TrainingData(Doubling(data, batch_size=4), SEED), 0)
+    assert sorted(number for batch in found for number in batch) == [
+        2 * number for number in range(20 if isinstance(data, Numbers) else 40)
+    ]
+
+
+def test_a_loader_that_is_not_in_order_is_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """The option is kept, and the log says what it costs."""
+    loader = DataLoader(Numbers(), batch_size=4, num_workers=1, in_order=False)
+    found = epoch_of(TrainingData(loader, SEED), 0)
+    assert sorted(number for batch in found for number in batch) == list(range(20))
+    assert "in_order=False" in capsys.readouterr().out
 
 
 def test_what_is_no_loader_is_refused() -> None:

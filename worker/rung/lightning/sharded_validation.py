@@ -2,12 +2,20 @@
 
 import itertools
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from rung.torch.data.validation_sharding import Dealt, Entries, is_indexed, with_batches
+from rung.torch.data.stream import refuse_apart
+from rung.torch.data.validation_sharding import (
+    Dealt,
+    Entries,
+    is_indexed,
+    stream_shards_itself,
+    with_batches,
+)
 from rung.training import ProgressTracker
 from rung.training.errors import NotResumable
 from rung.training.shares import Part, replicated
@@ -24,6 +32,7 @@ class ShardedValidation:
             tracker: tells the moment, from which the order follows where one is drawn.
         """
         ranks = tracker.run.distributed
+        self._ranks: Final = ranks
         self._seed: Final = tracker.run.seed
         self._part: Final = Part(ranks.rank, ranks.size)
         self._tracker: Final = tracker
@@ -45,22 +54,37 @@ class ShardedValidation:
 
     def own(self, loader: Any) -> Any:
         """Return a loader of this rank's batches."""
+        if _is_stream(loader) and stream_shards_itself(loader, self._part.size):
+            part = Beginning(loader, self._own_limit())
+            self._whole[part] = False
+            return part
         if not is_indexed(loader):
             return self._cut(loader)
+        refuse_apart(self._ranks, loader.dataset, "validation")
         entries = Entries(loader, self._seed, lambda: self._tracker.progress.batches)
         drawn = entries.draw()
         own = with_batches(loader, Dealt(entries, self._part, self._limited))
         self._whole[own] = replicated(drawn[: self._limited(len(drawn))], self._part)
         return own
 
-    def _cut(self, loader: Any) -> Any:
-        if self._limit == 1.0 and isinstance(self._limit, float):
-            return loader
+    def _own_limit(self) -> int | None:
+        """Return how many batches this rank validates of a stream that shards itself."""
         if isinstance(self._limit, float):
+            self._refuse_fraction()
+            return None
+        return self._part.count(int(self._limit))
+
+    def _refuse_fraction(self) -> None:
+        if self._limit != 1.0:
             raise NotResumable(
                 f"Trainer(limit_val_batches={self._limit}): the validation data are a stream, of "
                 "which no part can be told; give a number of batches"
             )
+
+    def _cut(self, loader: Any) -> Any:
+        if isinstance(self._limit, float):
+            self._refuse_fraction()
+            return loader
         return Beginning(loader, self._limit)
 
     def _limited(self, batches: int) -> int:
@@ -72,8 +96,8 @@ class ShardedValidation:
 class Beginning:
     """The first batches of a stream, in every pass."""
 
-    def __init__(self, inner: Any, batches: int) -> None:
-        """Cut a loader off after some batches."""
+    def __init__(self, inner: Any, batches: int | None) -> None:
+        """Cut a loader off after some batches; None: after all."""
         self._inner = inner
         self._batches = batches
 
@@ -84,3 +108,10 @@ class Beginning:
 
     def __iter__(self) -> Iterator[Any]:
         yield from itertools.islice(self._inner, self._batches)
+
+
+def _is_stream(loader: Any) -> bool:
+    """Return whether a loader's data have no index, so that they may be shared already."""
+    if isinstance(loader, DataLoader):
+        return isinstance(loader.dataset, IterableDataset)
+    return not isinstance(loader, Sequence)

@@ -14,6 +14,7 @@ checkpoint periods, and resuming.
 from rung.torch.callback import Callback
 from rung.torch.checkpoint.tensor_file import NotPlain
 from rung.torch.context import TrialContext
+from rung.torch.data.stream import stream
 from rung.torch.determinism import NotDeterministic
 from rung.torch.lr_schedule import LRScheduler, StepMode
 from rung.torch.metrics.reducers import MetricReducer
@@ -41,5 +42,6 @@ __all__ = [
     "Trial",
     "TrialContext",
     "init",
+    "stream",
     "trial_context",
 ]

@@ -103,7 +103,7 @@ class Loop:
         size = self._data.batch_size
         if size is not None:
             size = size._replace(accumulated=self._context.aggregation_frequency)
-        batch_size.log(self._core, size)
+        batch_size.log(self._core, size, each_own=self._data.shards_itself)
         if self._is_chief:
             determinism.tell(self._trial, self._context.where, self._data.parts)
         found = self._core.checkpoint.download_latest() or checkpoint_id

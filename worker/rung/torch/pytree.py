@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+_PLAIN = (str, bytes, int, float)
+
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Return a value with a function applied to each of its tensors."""
@@ -30,6 +32,32 @@ def moved(value: Any, device: torch.device) -> Any:
             return value if there is None else there
         case _:
             return _rebuilt(value, lambda item: moved(item, device))
+
+
+def cut(value: Any, part: slice, records: int) -> Any:
+    """Return a part of a batch: of each tensor, and each list of plain values, with its records.
+
+    Args:
+        value: the batch.
+        part: of its records.
+        records: how many it has.
+
+    Raises:
+        ValueError: a tensor has another number of records.
+    """
+    match value:
+        case torch.Tensor():
+            if value.ndim and value.shape[0] != records:
+                raise ValueError(
+                    f"a batch of {records} records has a tensor of shape {tuple(value.shape)}, so"
+                    " it cannot be shared between slots: the first dimension of each tensor must"
+                    " be that of the records"
+                )
+            return value[part] if value.ndim else value
+        case list() if len(value) == records and all(isinstance(it, _PLAIN) for it in value):
+            return value[part]
+        case _:
+            return _rebuilt(value, lambda item: cut(item, part, records))
 
 
 def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:

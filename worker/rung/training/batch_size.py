@@ -82,18 +82,21 @@ def batch_size(
     return found
 
 
-def log(run: core.Context, size: BatchSize | None) -> None:
+def log(run: core.Context, size: BatchSize | None, *, each_own: bool = False) -> None:
     """Log the batch size of a run.
 
     Args:
         run: what `init` returned.
         size: None: the size of the script's batches is not known.
+        each_own: whether each slot has batches of its own.
     """
     slots = run.distributed.size
     if not run.distributed.is_chief:
         return
     if size is not None:
         _log.info(str(size))
+    elif slots > 1 and each_own:
+        _log.info(f"each step trains {slots} batches of the script, one on each slot")
     elif slots > 1:
         _log.info(f"each step trains a batch of the script on {slots} slots together")
     else:

@@ -27,6 +27,7 @@ class Domain(enum.IntEnum):
     COLLATION = 10  # epoch, sample: what a collator draws, in rung.transformers
     WORKERS = 11  # epoch: the workers of a DataLoader, in rung.transformers
     EVALUATION = 12  # nothing: the seed of an evaluation's draws, in rung.transformers
+    STREAM = 13  # epoch, worker: a stream that several ranks read, in rung.torch
 
 
 def derive(seed: int, domain: Domain, *place: int) -> int:

@@ -28,6 +28,7 @@ from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
 from rung.transformers import callback_states
+from rung.transformers.shared_data import refuse_shared_already
 from rung.transformers.weights import load_weights
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """
         args, run = trainer.args, self._tracker.run
         _check(args, self._ranks)
+        refuse_shared_already(trainer, self._ranks)
         begin_training(run, "rung.train()")
         field = "per_device_train_batch_size"
         steps = args.gradient_accumulation_steps

@@ -89,12 +89,22 @@ class EpochOrder(Sampler[Any]):
         """Records in each of the epoch's batches that was drawn, of all ranks together; where
         there are several."""
         self._seed = seed
-        self._tagged = tagged
+        self.tagged = tagged
+        """Whether entries come with a seed for fetching them, as workers need."""
         self._states = [it for it in self.samplers if is_kept(it)]
         self._at_start: list[Any] = []
         self._resumed: dict[str, list[Any]] | None = None
         self._told = False
         self.epoch = 0
+        self.skipped = 0
+        """How many of the epoch's entries are left out, because they were trained already."""
+        self.opened = False
+        """Whether the order was read since `begin`."""
+
+    def begin(self, epoch: int, skipped: int = 0) -> None:
+        """Set the epoch, and how many of its entries to leave out."""
+        self.epoch, self.skipped, self.opened = epoch, skipped, False
+        self.lengths = {}
 
     @property
     def samplers(self) -> list[Any]:
@@ -118,6 +128,7 @@ class EpochOrder(Sampler[Any]):
             self._resumed = None
 
     def __iter__(self) -> Iterator[Any]:
+        self.opened = True
         if self._resumed is not None:
             self._set(self._resumed["start"])
         self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
@@ -127,7 +138,9 @@ class EpochOrder(Sampler[Any]):
             self._set(self._resumed["now"])
         if self._part.size > 1:
             entries = self._split(entries)
-        return self._tag(entries, self.epoch) if self._tagged else entries
+        if self.tagged:
+            entries = self._tag(entries, self.epoch)
+        return itertools.islice(entries, self.skipped, None)
 
     def _set(self, states: list[Any]) -> None:
         for sampler, state in zip(self._states, states, strict=True):
@@ -138,7 +151,7 @@ class EpochOrder(Sampler[Any]):
             self._reseed(derive(self._seed, Domain.ORDER, self.epoch))
             entries: Iterator[Any] = iter(self._inner)
             if length is None:
-                return _as_it_goes(entries, capture())
+                return SeparateDraws(entries, capture())
             drawn = list(itertools.islice(entries, length))
             if next(entries, None) is not None and not self._told:  # so that it reaches its end
                 self._told = True
@@ -174,17 +187,20 @@ class EpochOrder(Sampler[Any]):
                 sampler.set_epoch(self.epoch)
 
 
-def _as_it_goes(entries: Iterator[Any], generators: Generators) -> Iterator[Any]:
-    """Draw entries one after the other, from separate generators."""
-    while True:
+class SeparateDraws(Iterator[Any]):
+    """Entries that are drawn one after the other, from separate generators."""
+
+    def __init__(self, entries: Iterator[Any], generators: Generators) -> None:
+        self._entries = entries
+        self.generators = generators
+        """Their states after the last entry."""
+
+    def __next__(self) -> Any:
         with preserved():
-            restore(generators)
-            try:
-                entry = next(entries)
-            except StopIteration:
-                return
-            generators = capture()
-        yield entry
+            restore(self.generators)
+            entry = next(self._entries)
+            self.generators = capture()
+        return entry
 
 
 def known_length(entries: Any) -> int | None:

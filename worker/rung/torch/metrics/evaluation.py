@@ -14,12 +14,19 @@ import torch
 from rung.core._train import wire_values
 from rung.torch.callback import Callback, listening
 from rung.torch.context import TrialContext
-from rung.torch.data.validation_sharding import ENDLESS, Shared, shared_batches
+from rung.torch.data.validation_sharding import (
+    ENDLESS,
+    Shared,
+    is_stream,
+    shared_batches,
+    stream_shards_itself,
+)
 from rung.torch.determinism import operators_named
 from rung.torch.torch_compile import obstacles_named
 from rung.torch.trial import Trial
 from rung.training import rng
 from rung.training.averages import ValidationResult
+from rung.training.units import InvalidPlan
 
 
 def evaluate(
@@ -107,7 +114,17 @@ def _together(
 
 
 def _of_full_dataset(trial: Trial, context: TrialContext, loader: Any) -> dict[str, Any]:
-    """Return the result of `evaluate_full_dataset`, run on the chief alone unless sharded."""
+    """Return the result of `evaluate_full_dataset`, run on the chief alone unless sharded.
+
+    Raises:
+        InvalidPlan: the chief would not have all records.
+    """
+    several = context.parallel.several and is_stream(loader)
+    if several and stream_shards_itself(loader, context.distributed.size):
+        raise InvalidPlan(
+            "evaluate_full_dataset gets the records of the chief alone, but the validation data"
+            " shard themselves: define evaluate_batch, which each slot calls with its own batches"
+        )
     metrics = None
     if context.distributed.is_chief or context.parallel.sharded:
         with context.reducers.paused(when=not context.distributed.is_chief):

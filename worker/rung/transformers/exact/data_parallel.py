@@ -14,6 +14,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch.nn.parallel import DistributedDataParallel
 
+from rung.torch.data.sampler import refuse_shared
 from rung.torch.data.validation_sharding import Entries, is_indexed, with_batches
 from rung.torch.ddp_buckets import settle
 from rung.training import ProgressTracker
@@ -101,6 +102,7 @@ class DataParallel:
                 "between slots: give a train_dataset with __len__ and __getitem__, or "
                 "resources.slots_per_trial: 1"
             )
+        refuse_shared(loader.batch_sampler, "training")
         batches = merged(loader.batch_sampler, self._part.size)
         of_all = with_batches(loader, batches)
         of_all.generator = loader.generator
