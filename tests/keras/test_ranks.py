@@ -157,6 +157,14 @@ def test_what_cannot_be_shared_is_refused(
         assert words in runs.refusal()
 
 
+def test_validation_data_that_differ_are_refused(backend: Backend, tmp_path: Path) -> None:
+    """Each rank evaluates some of the batches, so some records would count twice, others never."""
+    with trial(backend.parent, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, validated="apart") == 1
+        assert runs.agent.reports("validation") == []
+        assert "read different batches" in runs.refusal()
+
+
 def test_records_of_unknown_batches_are_refused(backend: Backend, tmp_path: Path) -> None:
     """A length in records wants to know how many a batch holds; else it would never be reached."""
     with trial(backend.parent, tmp_path, **FIELDS | {"time_metric": "records"}) as runs:

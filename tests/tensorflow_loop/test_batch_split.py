@@ -37,3 +37,22 @@ def test_what_cannot_be_counted_is_refused(part: Part, batch: Any) -> None:
     """Numbers, and arrays that do not agree."""
     with pytest.raises(RungError, match="first dimension"):
         part("batch_split").part_of(batch, 0, 2)
+
+
+def test_batches_are_told_apart_by_their_targets(part: Part) -> None:
+    """Inputs may be augmented by what a rank draws; strings and empty batches tell nothing."""
+    fingerprint = part("batch_split").fingerprint
+    targets = np.arange(4.0)
+    assert fingerprint((np.zeros(4), targets)) == fingerprint((np.ones(4), targets))
+    assert fingerprint((np.zeros(4), targets)) != fingerprint((np.zeros(4), targets[::-1]))
+    assert fingerprint({"x": np.arange(3), "name": np.array(["a", "b", "c"])}) == 8.0
+    assert fingerprint(np.zeros((0, 2))) == 0.0
+
+
+def test_batches_of_ranks_are_compared(part: Part) -> None:
+    """Nearly the same numbers are the same; one more batch is not."""
+    refuse_apart = part("batch_split").refuse_apart
+    refuse_apart([[1e6, 0.0], [1e6 + 1, 0.0]], "training")
+    for other in ([1e6, 1.0], [1e6]):
+        with pytest.raises(RungError, match="training batches of the slots differ"):
+            refuse_apart([[1e6, 0.0], other], "training")

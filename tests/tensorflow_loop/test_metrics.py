@@ -9,6 +9,7 @@ import pytest
 from rung.core import DistributedContext
 from rung.core.errors import ReportRefused
 from rung.core.ipc.environment import Place
+from rung.training.errors import NotResumable
 from support.framework_trials import needs
 from support.ranked import on_agents, ranked
 
@@ -29,6 +30,16 @@ def test_any_number_of_ranks_comes_to_the_same_bits(part: Part) -> None:
     for size in (2, 3):
         found = ranked(on_agents(size), lambda ranks: evaluated(DATA, mean, ranks))
         assert found == [alone] * size
+
+
+def test_batches_that_differ_by_rank_are_refused(part: Part) -> None:
+    """As `.shard(…)` gives them: each rank would leave out some of its own."""
+
+    def work(ranks: DistributedContext) -> None:
+        part("metrics").evaluated(DATA[ranks.rank :: ranks.size], lambda _: {"mean": 1.0}, ranks)
+
+    with pytest.raises(NotResumable, match=r"validation batches .* Leave \.shard"):
+        ranked(on_agents(2), work)
 
 
 def test_parts_of_batches_weigh_as_much_as_they_hold(part: Part) -> None:

@@ -123,6 +123,16 @@ def test_a_script_may_connect_its_ranks_itself(
         assert runs.results() == [{"total": 3.0}] * 2
 
 
+def test_data_that_are_sharded_already_are_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """A part of a part would leave records out; nothing is trained."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, **CALM | {"source": "sharded"}) == 1
+        assert "training batches of the slots differ" in runs.refusal()
+        assert runs.agent.reports("training") == []
+
+
 @pytest.mark.parametrize("late", [0, 1])
 @pytest.mark.parametrize("section", [{}, TOLD])
 def test_a_rank_that_never_comes_is_missed(

@@ -3,6 +3,7 @@
 noise      dropout, batch normalisation, noise in the step and in the data, so that ranks draw
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
+validated  `apart`: validation data in an order that differs by rank
 loss       how the loss is reduced
 pair       a step of the model's own with two optimizers: in a `dict` of the model, or `outside`
 late       a rank that never comes to TensorFlow
@@ -121,9 +122,11 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
                 noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
             )
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
+        turned = run.distributed.rank if order.get("validated") == "apart" else 0
+        validation = np.roll(INPUTS, turned, 0), np.roll(TARGETS, turned, 0)
         ours = Burning(
             run,
-            validation_data=(INPUTS, TARGETS),
+            validation_data=validation,
             batch_size=order.get("told", 8),
             keep={"patience": patience},
         )
@@ -131,7 +134,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         history = model.fit(
             **source(order.get("source", "arrays")),
             epochs=3,
-            validation_data=(INPUTS, TARGETS),
+            validation_data=validation,
             validation_batch_size=5,
             callbacks=[patience, ours],
             verbose=0,

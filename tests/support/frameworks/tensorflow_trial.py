@@ -6,6 +6,7 @@ late         a rank that never comes to TensorFlow
 """
 
 import hashlib
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -75,7 +76,9 @@ def source(name: str) -> Any:
         case "python":
             shapes = tf.TensorSpec(3, tf.float32), tf.TensorSpec(1, tf.float32)
             return tf.data.Dataset.from_generator(drawing, output_signature=shapes).batch(8)
-        case "listed":
+        case "listed" | "sharded":
+            if name == "sharded":
+                data = data.shard(2, int(os.environ["RUNG_RANK"]))
             return list(data.batch(8).as_numpy_iterator())
         case _:
             return noisy

@@ -28,7 +28,7 @@ def told(data: Any) -> Any:
     targets = leaves(data[1]) if isinstance(data, tuple | list) and len(data) > 1 else []
     total = ops.zeros((), "float32")
     for leaf in targets or leaves(data):
-        if keras.backend.standardize_dtype(leaf.dtype) == "string":
+        if _is_ragged(leaf) or keras.backend.standardize_dtype(leaf.dtype) == "string":
             continue
         rows = ops.cast(leaf, "float32")
         if len(rows.shape) > 1:
@@ -41,9 +41,14 @@ def told(data: Any) -> Any:
 def _cut(leaf: Any, span: Span) -> Any:
     if leaf is None:
         return None
-    if type(leaf).__name__ in {"SparseTensor", "RaggedTensor"}:
+    if _is_ragged(leaf):
         raise NotResumable(
             f"a batch holds a {type(leaf).__name__}, which several slots cannot share: make it "
             "dense before it comes to fit(), or set slots_per_trial: 1"
         )
     return leaf[span.start : span.stop]
+
+
+def _is_ragged(leaf: Any) -> bool:
+    """Return whether a tensor has no rows of one shape."""
+    return type(leaf).__name__ in {"SparseTensor", "RaggedTensor"}

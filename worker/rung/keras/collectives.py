@@ -21,6 +21,9 @@ DIFFERENT_BATCHES: Final = (
     "generators), or set slots_per_trial: 1"
 )
 
+NEARLY: Final = 1e-4
+"""How much the numbers that tell batches apart may differ between machines."""
+
 
 class Span(NamedTuple):
     """Which part of a batch is this rank's: Python numbers, or tensors where it is compiled."""

@@ -21,9 +21,9 @@ import keras
 
 from rung import core
 from rung.keras import batch_split
-from rung.keras.collectives import DIFFERENT_BATCHES, Exchange, Span
+from rung.keras.collectives import DIFFERENT_BATCHES, NEARLY, Exchange, Span
 from rung.keras.optimizers import optimizers_of, strangers_refused
-from rung.keras.sharded_evaluation import evaluated
+from rung.keras.sharded_evaluation import SeenBatches, evaluated
 from rung.training.errors import NotResumable
 
 _WRITERS: Final = (
@@ -34,8 +34,6 @@ _WRITERS: Final = (
     keras.callbacks.TensorBoard,
 )
 """Callbacks that only tell or write: of several ranks, the chief's are enough."""
-_NEARLY: Final = 1e-4
-"""How much the numbers that tell batches apart may differ between machines."""
 
 
 class DataParallel:
@@ -71,6 +69,8 @@ class DataParallel:
         self._evaluate: Final = model.evaluate
         self._optimizers: Final = optimizers_of(model)
         model.__dict__["train_step"] = self._step
+        own_test = type(model).test_step is not keras.Model.test_step
+        self._seen: Final = None if own_test else SeenBatches(model, ranks)
         for optimizer in self._optimizers:
             optimizer.__dict__["apply"] = self._averaging(optimizer.apply)
         model.jit_compile = False  # collectives do not go into what XLA compiles
@@ -81,6 +81,7 @@ class DataParallel:
         """Give the model back as it was; its functions are made again when they are needed."""
         model = self._model
         model.__dict__.pop("train_step", None)
+        model.__dict__.pop("test_step", None)
         for optimizer in self._optimizers:
             optimizer.__dict__.pop("apply", None)
         model.jit_compile = self._jit
@@ -124,7 +125,7 @@ class DataParallel:
         def whole() -> Any:
             return self._evaluate(*given, **{**named, "return_dict": True})
 
-        return evaluated(self._model, self._ranks, self._exchange, whole)
+        return evaluated(self._model, self._ranks, self._exchange, whole, self._seen)
 
     def _step(self, data: Any) -> Any:
         """Train with this rank's part of a batch; return the logs of all parts."""
@@ -165,7 +166,7 @@ class DataParallel:
         """Fail the step unless all ranks read the same batch."""
         ops = keras.ops
         apart = ops.max(prints) - ops.min(prints)
-        self._exchange.insist(apart <= _NEARLY * (1.0 + ops.max(ops.absolute(prints))))
+        self._exchange.insist(apart <= NEARLY * (1.0 + ops.max(ops.absolute(prints))))
 
     def _averaging(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         """Return an optimizer's `apply` that is given the mean over all ranks."""

@@ -1,11 +1,17 @@
 """A rank's part of a batch of all ranks: parts are disjoint, and may be uneven."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from rung.training import shares
 from rung.training.errors import NotResumable
+
+_NEARLY: Final = 1e-4
+"""How much the numbers that tell batches apart may differ between machines."""
+_NUMBERS: Final = "biuf"
 
 
 class Part(NamedTuple):
@@ -33,6 +39,44 @@ def part_of(batch: Any, rank: int, size: int) -> Part:
     given = part.given(whole)
     own = tf.nest.map_structure(lambda each: each[given], batch)
     return Part(own, part.count(whole), whole)
+
+
+def fingerprint(batch: Any) -> float:
+    """Return a number that tells a batch from another: of its targets, if it has some.
+
+    Inputs may be augmented by what a rank draws; strings are left out.
+    """
+    targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else batch
+    total = 0.0
+    for leaf in tf.nest.flatten(targets):
+        rows = np.asarray(leaf)
+        if rows.dtype.kind in _NUMBERS and rows.size and rows.ndim:
+            each = np.nan_to_num(rows.astype(np.float64)).reshape(len(rows), -1).sum(1)
+            total += float(each @ np.arange(1, len(rows) + 1))
+    return total
+
+
+def refuse_apart(each: Sequence[Sequence[float]], data: str) -> None:
+    """Refuse batches that are not the same on all ranks.
+
+    Args:
+        each: the fingerprints of the batches of each rank.
+        data: `training` or `validation`, for the message.
+
+    Raises:
+        NotResumable: they differ.
+    """
+    if len({len(said) for said in each}) == 1:
+        every = np.asarray(each)
+        apart = every.max(0) - every.min(0)
+        if not (apart > _NEARLY * (1.0 + np.abs(every).max(0))).any():
+            return
+    raise NotResumable(
+        f"the {data} batches of the slots differ: each slot reads the data as one process would,"
+        " and Rung shares them, so that data that are shared already would be cut twice. Leave"
+        " .shard(…) and options.deterministic = False out, and let their order follow from the"
+        " seeds alone; or set resources.slots_per_trial: 1"
+    )
 
 
 def records_of(batch: Any) -> int:

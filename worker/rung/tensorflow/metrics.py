@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from rung import core
 from rung.core._train import wire_values
-from rung.tensorflow.batch_split import records_of
+from rung.tensorflow.batch_split import fingerprint, records_of, refuse_apart
 from rung.training.averages import Reducer, TrainingAverages, ValidationResult
 
 
@@ -63,14 +63,22 @@ def evaluated(
 
     Whole batches are dealt to the ranks in turn. They are added up in their order, so that any
     number of ranks comes to the same bits.
+
+    Raises:
+        NotResumable: the ranks read different batches.
     """
+    read: list[float] = []
     own: list[tuple[int, int, dict[str, float]]] = []
     for number, batch in enumerate(data):
+        if ranks.size > 1:
+            read.append(fingerprint(batch))
         if number % ranks.size == ranks.rank:
             found = evaluate(*batch) if isinstance(batch, tuple) else evaluate(batch)
             own.append((number, records_of(batch), numbers(found)))
     result = ValidationResult(Reducer.AVG)
-    together = [each for part in ranks.allgather(own) for each in part]
+    said = ranks.allgather((own, read))
+    refuse_apart([each for _, each in said], "validation")
+    together = [each for part, _ in said for each in part]
     for _, records, metrics in sorted(together, key=lambda each: each[0]):
         result.add(metrics, records)
     return result.reduced()

@@ -19,7 +19,7 @@ import tensorflow as tf
 from rung import core
 from rung.tensorflow import determinism, state
 from rung.tensorflow.batch_size import SeenBatchSize
-from rung.tensorflow.batch_split import Part, part_of
+from rung.tensorflow.batch_split import Part, fingerprint, part_of, refuse_apart
 from rung.tensorflow.checkpoint_items import Kept
 from rung.tensorflow.collectives import Collective
 from rung.tensorflow.metrics import Means, evaluated, numbers
@@ -168,7 +168,13 @@ class Training:
         return self._tracker.leaving or self._stopping
 
     def _given(self, batch: Any) -> Any:
-        """Return this rank's part of a batch."""
+        """Return this rank's part of a batch.
+
+        Raises:
+            NotResumable: the ranks read different batches.
+        """
+        if self._ranks.size > 1:
+            refuse_apart(self._ranks.allgather([fingerprint(batch)]), "training")
         self._part = part_of(batch, self._ranks.rank, self._ranks.size)
         if self._share is not None:
             self._share.assign(self._part.share)
