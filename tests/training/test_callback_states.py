@@ -1,0 +1,215 @@
+"""The states of callbacks as a file of a checkpoint: what is kept, left alone, refused."""
+
+import collections
+import enum
+import itertools
+import random
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rung.training.callback_states import FILE, CallbackStates, named
+from rung.training.errors import NotResumable
+
+
+class Colour(enum.Enum):
+    """A value of a type of its own."""
+
+    RED = 1
+    BLUE = 2
+
+
+class Window:
+    """An object with plain attributes."""
+
+    def __init__(self) -> None:
+        self.values: list[float] = []
+
+
+class Callback:
+    """A callback with a state of every kind."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.nothing: Any = None
+        self.best = float("inf")
+        self.scores: dict[Any, Any] = {}
+        self.last: collections.deque[int] = collections.deque(maxlen=2)
+        self.kinds: collections.defaultdict[str, int] = collections.defaultdict(int)
+        self.found: set[int] = set()
+        self.colour = Colour.RED
+        self.window = Window()
+        self.weights: list[Any] = []
+        self.tensor = torch.zeros(2, dtype=torch.bfloat16)
+        self.layer = torch.nn.Linear(1, 1)
+        self.python = random.Random(1)  # noqa: S311 - a test's own
+        self.numpy = np.random.default_rng(1)
+        self.torch = torch.Generator().manual_seed(1)
+        self.path = Path("a")
+        self.lock = threading.Lock()
+        self.function = len
+
+    def change(self) -> None:
+        """Change all of it."""
+        self.count, self.nothing, self.best = 3, "something", 0.5
+        self.scores[1, "a"] = [np.float32(0.25), None]
+        self.last.extend([1, 2, 3])
+        self.kinds["x"] += 1
+        self.found |= {3, 1}
+        self.colour = Colour.BLUE
+        self.window.values.append(2.5)
+        self.weights = [np.ones((2, 2), "float32"), torch.ones(3)]
+        self.tensor = self.tensor + 1.5
+        with torch.no_grad():
+            self.layer.weight.fill_(7)
+        self.python.random(), self.numpy.random(), torch.rand(1, generator=self.torch)
+        self.path = Path("b")
+
+    def told(self) -> list[Any]:
+        """Return what it is."""
+        draws = (
+            self.python.random(),
+            self.numpy.random(),
+            float(torch.rand(1, generator=self.torch)),
+        )
+        return [
+            self.count, self.nothing, self.best, self.scores, self.last, self.last.maxlen,
+            self.kinds, type(self.kinds), self.found, self.colour, self.window.values,
+            [each.tolist() for each in self.weights], [type(each) for each in self.weights],
+            self.tensor.tolist(), self.tensor.dtype, self.layer.weight.tolist(), self.path, draws,
+        ]  # fmt: skip
+
+
+def states_of(callback: Any, *foreign: Any) -> CallbackStates:
+    """Return the states of one callback."""
+    return CallbackStates(named([callback]), lambda: foreign)
+
+
+def test_every_kind_of_state_is_kept(tmp_path: Path) -> None:
+    """And lies in the objects that were there, where these can have it."""
+    before, after = Callback(), Callback()
+    kept, read = states_of(before), states_of(after)
+    kept.demand_complete()
+    before.change()
+    kept.write(tmp_path / FILE)
+    window, scores, lock = after.window, after.scores, after.lock
+    read.read(tmp_path / FILE)
+    assert (after.window, after.scores, after.lock) == (window, scores, lock)
+    assert after.told() == before.told()
+
+
+def test_what_is_as_the_script_made_it_is_that_of_the_script_at_hand(tmp_path: Path) -> None:
+    """A setting is not that of the checkpoint, and what hooks have changed is taken back."""
+    before, after = (
+        SimpleNamespace(path="/one", flag=False),
+        SimpleNamespace(path="/two", flag=False),
+    )
+    kept, read = states_of(before), states_of(after)
+    before.flag = True
+    before.flag = False
+    kept.write(tmp_path / FILE)
+    assert b"/one" not in (tmp_path / FILE).read_bytes()
+    after.flag = True
+    read.read(tmp_path / FILE)
+    assert after == SimpleNamespace(path="/two", flag=False)
+
+
+def test_what_belongs_to_the_loop_is_no_state(tmp_path: Path) -> None:
+    """Nor are views of its weights: a run that resumes has its own."""
+    model = torch.nn.Linear(2, 2)
+    callback = SimpleNamespace(model=model, views=[each.data for each in model.parameters()])
+    kept = states_of(callback, model, *model.parameters())
+    with torch.no_grad():
+        model.weight.fill_(1)
+    kept.write(tmp_path / FILE)
+    views = callback.views
+    kept.read(tmp_path / FILE)
+    assert callback.views is views
+    assert all(map(torch.equal, views, model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (itertools.count(), r"SimpleNamespace\.part is an iterator \(count\)"),
+        ([iter([1])], r"an iterator \(list_iterator\)"),
+        (SimpleNamespace(inner=(each for each in [1])), r"an iterator \(generator\)"),
+        (torch.eye(2).to_sparse(), "a tensor that is not dense"),
+    ],
+)
+def test_a_state_that_cannot_be_kept_is_refused(value: Any, said: str) -> None:
+    """By its name, with what to write."""
+    with pytest.raises(NotResumable, match=said) as refused:
+        states_of(SimpleNamespace(part=value)).demand_complete()
+    assert "give it state_dict() and load_state_dict(state)" in str(refused.value)
+
+
+def test_what_has_the_two_methods_tells_its_state(tmp_path: Path) -> None:
+    """Whatever attributes it has."""
+
+    class Telling:
+        def __init__(self) -> None:
+            self.places = itertools.count()
+            self.at = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.at = state["at"]
+
+    before, after = Telling(), Telling()
+    kept, read = states_of(before), states_of(after)
+    kept.demand_complete()
+    before.at = 4
+    kept.write(tmp_path / FILE)
+    read.read(tmp_path / FILE)
+    assert after.at == 4
+
+
+def test_methods_of_a_frameworks_own_class_tell_nothing(tmp_path: Path) -> None:
+    """A callback that does not override them is kept by its attributes."""
+
+    class Inheriting:
+        def __init__(self) -> None:
+            self.at = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            pass
+
+    before, after = Inheriting(), Inheriting()
+    kept, read = (
+        CallbackStates(named([each]), lambda: (), silent=True) for each in (before, after)
+    )
+    before.at = 4
+    kept.write(tmp_path / FILE)
+    read.read(tmp_path / FILE)
+    assert after.at == 4
+
+
+def test_an_object_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """Its state has nowhere to go."""
+    before, after = SimpleNamespace(part=None), SimpleNamespace(part=None)
+    kept, read = states_of(before), states_of(after)
+    before.part = Window()
+    kept.write(tmp_path / FILE)
+    with pytest.raises(NotResumable, match=r"SimpleNamespace\.part: .* make it before the first"):
+        read.read(tmp_path / FILE)
+
+
+def test_callbacks_of_one_class_have_numbers() -> None:
+    """In the order in which they are."""
+    first, second, other = Window(), Window(), Callback()
+    assert named([first, other, second]) == {
+        "Window": first,
+        "Callback": other,
+        "Window-2": second,
+    }

@@ -1,0 +1,353 @@
+"""State trees: the values of objects as JSON values and arrays, and back.
+
+Nothing of it is unpickled. On the way back, containers and objects that are there are filled, so
+that what else refers to them finds the same objects.
+"""
+
+import enum
+import functools
+import hashlib
+import importlib
+import inspect
+import io
+import json
+import random
+import sys
+import types
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rung.training.errors import NotResumable
+
+_DEPTH_MAX: Final = 6
+_VALUES_MAX: Final = 100_000
+"""A container with more values than this is data, not state."""
+_SCALARS: Final = (str, int, float, bool, type(None))
+_PAIR: Final = ("state_dict", "load_state_dict")
+_CONSTANTS: Final = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    functools.partial,
+    np.ufunc,
+)
+_SEQUENCES: Final = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_MAPPINGS: Final = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+
+
+class Resource(Exception):
+    """An object that is no state, or one whose state cannot be read."""
+
+
+class Lost(Exception):
+    """An object that is state, and cannot be kept; the message says what it is."""
+
+
+class Node(NamedTuple):
+    """What is kept of an attribute."""
+
+    tree: Any
+    arrays: dict[str, Any]
+
+    @property
+    def size(self) -> int:
+        """How many bytes its arrays hold."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def digest(self) -> str:
+        """Return a digest of the value."""
+        found = hashlib.sha256(json.dumps(self.tree, sort_keys=True).encode())
+        for name, array in self.arrays.items():
+            found.update(f"{name} {array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return found.hexdigest()
+
+
+class Writer:
+    """Makes a tree of JSON values, and arrays, of a value."""
+
+    def __init__(self, foreign: Iterable[Any]) -> None:
+        self._foreign = {id(each) for each in foreign}
+        self._memory = {place for each in foreign if (place := _memory(each))}
+        self._values = 0
+        self.arrays: dict[str, Any] = {}
+
+    def tree(self, value: Any, above: tuple[int, ...]) -> Any:
+        """Return the tree of a value; `above` are the objects that it is part of.
+
+        Raises:
+            Resource: it is no state.
+            Lost: it is, and cannot be kept.
+        """
+        self._values += 1
+        if self._values > _VALUES_MAX or len(above) > _DEPTH_MAX or id(value) in above:
+            raise Resource
+        if type(value) in _SCALARS:
+            return value
+        if isinstance(value, _CONSTANTS) or id(value) in self._foreign:
+            return {"constant": None}
+        own = (*above, id(value))
+        for kind in (self._array, self._container, self._generator, self._object):
+            found = kind(value, own)
+            if found is not None:
+                return found
+        if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+            raise Lost(f"an iterator ({type(value).__name__})")
+        raise Resource
+
+    def _array(self, value: Any, _own: tuple[int, ...]) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            array = np.asarray(value)
+            if array.dtype.hasobject:
+                raise Resource
+            return {"scalar" if isinstance(value, np.generic) else "array": self._add(array)}
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not isinstance(value, torch.Tensor):
+            return None
+        if _memory(value) in self._memory:
+            return {"constant": None}
+        if value.layout != torch.strided:
+            raise Lost("a tensor that is not dense")
+        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        return {
+            "tensor": self._add(flat.numpy()),
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "device": value.device.type,
+        }
+
+    def _container(self, value: Any, own: tuple[int, ...]) -> Any:  # noqa: PLR0911 - as many kinds
+        match value:
+            case enum.Enum():
+                return {"enum": value.name}
+            case bytes():
+                return {"bytes": value.hex()}
+            case PurePath():
+                return {"path": str(value)}
+            case dict():
+                items = [[self.tree(k, own), self.tree(v, own)] for k, v in value.items()]
+                return {"mapping": items, "type": type(value).__name__}
+            case set() | frozenset():
+                found = [self.tree(each, own) for each in value]
+                kind = "set" if isinstance(value, set) else "frozenset"
+                return {kind: sorted(found, key=json.dumps)}
+            case list():
+                return {"list": [self.tree(each, own) for each in value]}
+            case tuple():
+                return {"tuple": [self.tree(each, own) for each in value]}
+            case deque():
+                found = [self.tree(each, own) for each in value]
+                return {"deque": found, "maxlen": value.maxlen}
+            case _ if isinstance(value, _SCALARS):  # a number or a text of a type of its own
+                raise Resource
+            case _:
+                return None
+
+    def _generator(self, value: Any, own: tuple[int, ...]) -> Any:
+        found = _generator_state(value)
+        return None if found is None else {"generator": self.tree(found[0](), own)}
+
+    def _object(self, value: Any, own: tuple[int, ...]) -> Any:
+        """Return the tree of an object by its methods, its variables, or its attributes."""
+        if tells_state(value):
+            try:
+                return {"state": self.tree(value.state_dict(), own)}
+            except (Lost, Resource):
+                name = type(value).__name__
+                raise Lost(f"a {name} whose state_dict() has more than plain values") from None
+        variables = _variables(value)
+        if variables is not None:
+            return {"variables": [self._add(np.asarray(each.numpy())) for each in variables]}
+        try:
+            fields = object.__getattribute__(value, "__dict__")
+        except AttributeError:
+            return None
+        found, lost = {}, None
+        for name, each in sorted(fields.items()):
+            try:
+                found[name] = self.tree(each, own)
+            except Resource:
+                return None
+            except Lost as error:
+                lost = error
+        if lost is not None:
+            raise lost
+        return {"object": found, "type": type(value).__qualname__}
+
+    def _add(self, array: Any) -> str:
+        name = str(len(self.arrays))
+        self.arrays[name] = array
+        return name
+
+
+class Reader:
+    """Makes a value of a tree and arrays; containers and objects that are there are filled."""
+
+    def __init__(self, arrays: Mapping[str, Any], place: str) -> None:
+        self._arrays = arrays
+        self._place = place
+
+    def value(self, tree: Any, current: Any) -> Any:  # noqa: C901, PLR0911, PLR0912 - a case for each kind
+        """Return a value: `current` with another content, where it can have that."""
+        match tree:
+            case {"constant": _}:
+                return current
+            case {"array": name}:
+                return self._arrays[name].copy()
+            case {"scalar": name}:
+                return self._arrays[name][()]
+            case {"tensor": name}:
+                return self._tensor(self._arrays[name], tree)
+            case {"enum": name}:
+                return type(self._there(current, enum.Enum))[name]
+            case {"bytes": text}:
+                return bytes.fromhex(text)
+            case {"path": text}:
+                return type(current)(text) if isinstance(current, PurePath) else Path(text)
+            case {"mapping": items, "type": kind}:
+                return self._mapping(items, kind, current)
+            case {"deque": items, "maxlen": most}:
+                return self._filled(items, current, deque, lambda found: deque(found, most))
+            case {"generator": state}:
+                return self._generator(state, current)
+            case {"state": state}:
+                self._there(current, object).load_state_dict(self.value(state, None))
+                return current
+            case {"variables": names}:
+                self._set_variables(current, names)
+                return current
+            case {"object": fields, "type": kind}:
+                return self._object(fields, kind, current)
+            case dict():
+                [(kind, items)] = tree.items()
+                return self._filled(items, current, _SEQUENCES[kind], _SEQUENCES[kind])
+            case _:
+                return tree
+
+    def _filled(
+        self,
+        items: list[Any],
+        current: Any,
+        kind: type,
+        make: Callable[[list[Any]], Any],
+    ) -> Any:
+        there = isinstance(current, kind)
+        indexed = list(current) if there and kind is not set and kind is not frozenset else []
+        found = [
+            self.value(each, indexed[index] if index < len(indexed) else None)
+            for index, each in enumerate(items)
+        ]
+        if there and hasattr(current, "_fields"):
+            return type(current)(*found)
+        if not there or not hasattr(current, "clear"):
+            return make(found)
+        current.clear()
+        current.update(found) if kind is set else current.extend(found)
+        return current
+
+    def _mapping(self, items: list[list[Any]], kind: str, current: Any) -> Any:
+        there = isinstance(current, dict) and type(current).__name__ == kind
+        if not there and kind not in _MAPPINGS:
+            self._there(None, dict)
+        before = dict(current) if there else {}
+        found = {}
+        for key, each in items:
+            key = self.value(key, None)  # noqa: PLW2901 - read
+            found[key] = self.value(each, before.get(key))
+        if not there:
+            return _MAPPINGS[kind](found)
+        current.clear()
+        current.update(found)
+        return current
+
+    def _generator(self, state: Any, current: Any) -> Any:
+        found = _generator_state(self._there(current, object))
+        if found is None:
+            return self._there(None, object)
+        found[1](self.value(state, None))
+        return current
+
+    def _set_variables(self, current: Any, names: list[str]) -> None:
+        variables = _variables(self._there(current, object)) or []
+        if len(variables) != len(names):
+            raise NotResumable(
+                f"{self._place}: the checkpoint holds {len(names)} variables of it, and it has "
+                f"{len(variables)}: make them all before the first batch, as many in every run"
+            )
+        for variable, name in zip(variables, names, strict=True):
+            variable.assign(self._arrays[name])
+
+    def _object(self, fields: dict[str, Any], kind: str, current: Any) -> Any:
+        if type(self._there(current, object)).__qualname__ != kind:
+            self._there(None, object)
+        own = vars(current)
+        for name, tree in fields.items():
+            own[name] = self.value(tree, own.get(name))
+        return current
+
+    def _tensor(self, array: Any, tree: dict[str, Any]) -> Any:
+        torch: Any = importlib.import_module("torch")
+        flat = torch.from_numpy(array.copy()).view(getattr(torch, tree["dtype"]))
+        return flat.reshape(tree["shape"]).to(tree["device"])
+
+    def _there(self, current: Any, kind: type) -> Any:
+        if current is None or not isinstance(current, kind):
+            raise NotResumable(
+                f"{self._place}: the checkpoint holds the state of an object that this run does "
+                "not have: make it before the first batch, in __init__ or where training begins"
+            )
+        return current
+
+
+def _memory(value: Any) -> int | None:
+    """Return where a tensor of torch's lies, by which other tensors of the same data are known."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
+        return None
+    if value.layout != torch.strided or not value.numel():
+        return None
+    return int(value.data_ptr())
+
+
+def tells_state(value: Any) -> bool:
+    """Return whether an object tells its state, and takes it, by its own two methods."""
+    return all(inspect.getattr_static(value, name, None) is not None for name in _PAIR)
+
+
+def _generator_state(value: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]] | None:
+    """Return how to get and set the state of a generator of random numbers; None: it is none."""
+    if isinstance(value, random.Random) and type(value) is not random.SystemRandom:
+        return value.getstate, value.setstate
+    if isinstance(value, np.random.RandomState):
+        return lambda: value.get_state(legacy=False), value.set_state
+    if isinstance(value, np.random.Generator):
+        bits = value.bit_generator
+        return lambda: bits.state, lambda state: setattr(bits, "state", state)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Generator):
+        return value.get_state, value.set_state
+    return None
+
+
+def _variables(value: Any) -> list[Any] | None:
+    """Return the variables of Keras or TensorFlow that an object is or has; None: it has none."""
+    if type(value).__module__.partition(".")[0] not in {"keras", "tensorflow"} and not any(
+        each.__module__.partition(".")[0] in {"keras", "tensorflow"} for each in type(value).mro()
+    ):
+        return None
+    if _is_variable(value):
+        return [value]
+    found = getattr(value, "variables", None)
+    if not isinstance(found, list | tuple) or not all(map(_is_variable, found)):
+        return None
+    return list(found)
+
+
+def _is_variable(value: Any) -> bool:
+    return all(hasattr(value, name) for name in ("assign", "numpy", "shape"))
