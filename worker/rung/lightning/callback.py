@@ -7,8 +7,13 @@ On several slots every rank has this callback, in step with the others: each tra
 the batch, and the chief reports and stores what all of them say. All of this stands on public
 interfaces. What makes a run resume bit for bit within an epoch, and the metrics of several slots
 those of one, is in `rung.lightning.exact`.
+
+Lightning calls `on_train_start` in every run, when everything is loaded. What that hook does was
+done before the checkpoint, so weights, optimizers, schedulers and the states of callbacks are set
+once more behind it. Callbacks without a `state_dict` of their own are kept by their attributes.
 """
 
+import copy
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +24,7 @@ import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from rung import core
-from rung.lightning import gradients, strategy
+from rung.lightning import best_checkpoints, gradients, strategy
 from rung.lightning.epoch_validations import EpochValidations
 from rung.lightning.resumable_loader import ResumableLoader
 from rung.lightning.sharded_validation import ShardedValidation
@@ -27,8 +32,9 @@ from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
 from rung.torch import determinism, external_loop
 from rung.torch.checkpoint.tensor_file import plain
 from rung.torch.data.training_data import records_of
-from rung.training import rank_states, rng
+from rung.training import callback_states, rank_states, rng
 from rung.training.averages import TrainingAverages, merged
+from rung.training.callback_states import CallbackStates
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
@@ -64,6 +70,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._weights: Path | None = None
         self._generators: rng.Generators | None = None
         self._gradients: dict[str, torch.Tensor] = {}
+        self._states: CallbackStates | None = None
+        self._loaded: dict[str, Any] | None = None
         self._searched = False
         self._storing = False
         self._left = False
@@ -87,6 +95,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._weights is not None:
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
+        if self._states is None:
+            self._states = self._states_of(trainer)
         if self._several:
             if not isinstance(trainer.strategy, strategy.Together):
                 raise NotResumable(
@@ -100,7 +110,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         process = trainer.strategy.process_dataloader
         trainer.strategy.process_dataloader = functools.partial(self._loader_of, trainer, process)
         if self._exact is not None:
-            self._exact.take_over(trainer, self, functools.partial(self._save, trainer))
+            begun = functools.partial(self._training_begun, trainer)
+            self._exact.take_over(trainer, self, begun, functools.partial(self._save, trainer))
         else:
             self._validations = EpochValidations(trainer)
 
@@ -115,6 +126,11 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._validations is not None and self._tracker.complete:
             self._tracker.report_validation_again()
             self._leave(trainer)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Set what other callbacks have changed; where resuming is exact, behind all hooks."""
+        if self._exact is None:
+            self._training_begun(trainer)
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -251,8 +267,64 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             plain(checkpoint, "checkpoint")
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Take gradients; they are set before the next batch, as Lightning clears them before."""
+        """Take gradients; they are set before the next batch, as Lightning clears them before.
+
+        Put the best files of other callbacks where they are to be, and remember what Lightning
+        loads until training has begun.
+        """
+        if not _is_fitting(trainer) or self._path is None or self._loaded is not None:
+            return  # a tuner takes back what it has tried
         self._gradients = checkpoint.get(gradients.KEY, {})
+        states = checkpoint.setdefault("callbacks", {})
+        writes = self._ranks.is_local_chief
+        best_checkpoints.give_back(trainer, states, self._path.parent, writes=writes)
+        copied = {
+            name: copy.deepcopy(checkpoint[name])
+            for name in ("optimizer_states", "lr_schedulers", "callbacks")
+        }
+        self._loaded = {"state_dict": checkpoint["state_dict"]} | copied
+
+    def _training_begun(self, trainer: Any) -> None:
+        """Set again what Lightning has loaded; see to it that what callbacks keep can be kept."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            module, training = trainer.lightning_module, trainer.strategy
+            training.load_model_state_dict(loaded, strict=module.strict_loading)
+            training.load_optimizer_state_dict(loaded)
+            kept = zip(trainer.lr_scheduler_configs, loaded["lr_schedulers"], strict=True)
+            for config, state in kept:
+                config.scheduler.load_state_dict(state)
+            for callback in trainer.callbacks:
+                state = loaded["callbacks"].get(callback.state_key)
+                if state and callback is not self:
+                    callback.load_state_dict(state)
+        assert self._states is not None
+        if self._path is not None:
+            self._states.read(self._path.parent / callback_states.FILE)
+        self._states.demand_complete()
+        if not self._tracker.progress.batch_in_epoch:
+            self._set_generators()  # the hooks of the epoch's start are still to come
+
+    def _states_of(self, trainer: Any) -> CallbackStates:
+        """Return the states of the callbacks that do not tell theirs; Lightning's own do."""
+        own = (LightningCallback.state_dict, LightningCallback.load_state_dict)
+        silent = [
+            each
+            for each in trainer.callbacks
+            if each is not self
+            and not type(each).__module__.startswith("lightning.")
+            and (type(each).state_dict, type(each).load_state_dict) == own
+        ]
+
+        def of_loop() -> list[Any]:
+            module = trainer.lightning_module
+            tensors = [*module.parameters(), *module.buffers()]
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            parts = [*module.modules(), *tensors, *trainer.optimizers, *schedulers]
+            others = [trainer.strategy, trainer.strategy.model, trainer.datamodule]
+            return [self._tracker.run, trainer, *trainer.callbacks, *others, *parts]
+
+        return CallbackStates(callback_states.named(silent), of_loop, silent=True)
 
     def _search(self) -> None:
         if self._searched:
@@ -283,6 +355,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def _arrive(self, trainer: Any) -> None:
         gradients.give_back(trainer.lightning_module, self._gradients)
         self._gradients = {}
+        self._set_generators()
+
+    def _set_generators(self) -> None:
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
@@ -322,9 +397,16 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def _save(self, trainer: Any) -> None:
         self._storing = True
         try:
-            self._tracker.store(lambda folder: trainer.save_checkpoint(folder / FILE))
+            self._tracker.store(functools.partial(self._write, trainer))
         finally:
             self._storing = False
+
+    def _write(self, trainer: Any, folder: Path) -> None:
+        trainer.save_checkpoint(folder / FILE)
+        if self._ranks.is_chief:
+            best_checkpoints.keep(trainer, folder)
+            if self._states is not None:
+                self._states.write(folder / callback_states.FILE)
 
 
 def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":

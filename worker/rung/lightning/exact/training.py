@@ -41,12 +41,19 @@ class ExactTraining:
         """Whether the run ends before the script's own training does."""
         return self._hooks is not None and self._hooks.left
 
-    def take_over(self, trainer: Any, callback: Any, store: Callable[[], None]) -> None:
+    def take_over(
+        self,
+        trainer: Any,
+        callback: Any,
+        begun: Callable[[], None],
+        store: Callable[[], None],
+    ) -> None:
         """Stand around the loops of a trainer, before it fits.
 
         Args:
             trainer: that has the callback.
             callback: that this is a part of.
+            begun: is called when all hooks of the start of training have run.
             store: stores a checkpoint.
         """
         external_loop.tell(self._tracker.run, trainer.strategy.root_device)
@@ -57,8 +64,13 @@ class ExactTraining:
             ]
             loop = trainer.fit_loop.epoch_loop
             loop._results, loop.val_loop._results = self._results
+
+        def begin() -> None:
+            begun()
+            self._measure(trainer)
+
         calls = Calls(
-            begun=functools.partial(self._measure, trainer),
+            begun=begin,
             trained=functools.partial(self._trained, trainer),
             store=functools.partial(self.store, trainer, store),
         )

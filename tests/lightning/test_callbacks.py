@@ -1,0 +1,64 @@
+"""A Lightning trial goes on with what its callbacks have done and keep; or is refused."""
+
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.frameworks import lightning_fields
+
+pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
+CONFIG = lightning_fields.FIELDS["config"] | {"min_checkpoint_period": {"batches": 1}}
+FIELDS = lightning_fields.FIELDS | {"length": 4, "config": CONFIG}
+STEPS = 12
+"""Four epochs of three."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Lightning."""
+    with parent("support.frameworks.lightning_callbacks", {}) as started:
+        yield started
+
+
+@pytest.mark.parametrize("world", range(3))
+def test_whatever_callbacks_do_no_kill_shows(
+    process: "subprocess.Popen[str]", tmp_path: Path, world: int
+) -> None:
+    """Callbacks in an order that is drawn by a number, killed in steps that are drawn, too."""
+    drawing = random.Random(world)  # noqa: S311 - a test's own
+    callbacks = drawing.sample(["wild", "early", "best"], 3)[world:] or ["wild"]
+    callbacks = [*dict.fromkeys([*callbacks, "wild"])]
+    moments = [drawing.randrange(2, 5) for _ in range(3)]  # each run's own second batch, or so
+    killed_again_and_again(process, tmp_path, FIELDS, moments, callbacks=callbacks, moves=True)
+
+
+def test_the_best_checkpoint_outlives_a_run(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Where another run has another folder, and that of the one before is gone."""
+    order: dict[str, Any] = {"callbacks": ["best"], "moves": True}
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train(**order) == 0
+        expected = runs.outcome()
+    assert expected["result"]["best"] == ["epoch=1-step=6.ckpt", 0.5]
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        for moment in (2 * 7, 5):
+            assert runs.train(moment, **order) == -signal.SIGKILL
+        assert runs.train(**order) == 0
+        assert runs.outcome() == expected
+
+
+def test_a_state_that_cannot_be_kept_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By its name, before the first batch."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["iterating"]) == 1
+        assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
+        assert runs.agent.reports("training") == []
