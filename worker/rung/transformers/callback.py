@@ -6,6 +6,11 @@ trainer saves is the checkpoint, file by file: `model.safetensors`, `optimizer.p
 
 `Trainer.train` is called by `Callback.train`, with the checkpoint from which to go on.
 
+The trainer calls the hooks of a beginning in every run: `on_train_begin`, and `on_epoch_begin`
+also for an epoch that goes on in its middle. What they do was done before the checkpoint. So
+weights, optimizer, schedule and the states of callbacks are set behind the last of those hooks;
+those of an epoch that does begin run on what the checkpoint holds.
+
 On several slots every rank has this callback and a trainer, in step with the others; the chief
 reports and stores. All of this stands on public interfaces. What makes a run resume bit for bit,
 and several slots train the curve of one, is in `rung.transformers.exact`.
@@ -20,16 +25,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import transformers
+from transformers.trainer_callback import ExportableState
 
 from rung import core
 from rung.torch import determinism, external_loop
+from rung.training import callback_states
 from rung.training.batch_size import BatchSize, Given, batch_size
+from rung.training.callback_states import CallbackStates
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
-from rung.transformers import callback_states
+from rung.transformers import exportable_states
 from rung.transformers.shared_data import refuse_shared_already
-from rung.transformers.weights import load_weights
+from rung.transformers.weights import load_optimizer, load_weights
 
 if TYPE_CHECKING:
     from rung.transformers.exact import ExactTraining
@@ -57,7 +65,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._exact = _add_on(self._tracker)
         self._trainer: Any = None
         self._size = BatchSize(0)
-        self._resumes = False
+        self._found: Path | None = None
+        self._states: CallbackStates | None = None
+        self._prefixes: list[str] = []
         self._asked = False
         self._saving_since = 0.0
         self._put_off = False
@@ -90,6 +100,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         args.restore_callback_states_from_checkpoint = False  # done here, on the same objects
         if self._exact is not None:
             self._exact.take_over(trainer)
+        self._states = self._states_of(trainer)
+        self._stand_around(trainer.callback_handler)
         fetch = trainer.get_batch_samples
         trainer.get_batch_samples = functools.partial(self._fetch, fetch)
         trainer.evaluate = functools.partial(self._evaluate, trainer.evaluate)
@@ -110,24 +122,73 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             self._tracker.report_validation_again()
             self._ranks.barrier()  # the chief removes the files when it leaves
             return None
-        self._resumes = True
+        self._found = folder
         nothing = contextlib.nullcontext()
         with nothing if self._exact is None else self._exact.resuming(kept):
             return trainer.train(resume_from_checkpoint=str(folder))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Give the trainer's other callbacks, and the trainer, back what they kept."""
+        """See to it that this is the trainer's training that Rung knows of."""
         if self._trainer is None:
             raise NotResumable("call callback.train(trainer) in place of trainer.train()")
-        if self._resumes:
-            callback_states.restore(self._trainer)
-        if self._exact is not None:
-            self._exact.train_began()
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Begin an epoch, or go on in it."""
-        if self._exact is not None:
-            self._exact.epoch_began()
+    def _stand_around(self, handler: Any) -> None:
+        """Take the place of what calls the hooks of a beginning of all callbacks."""
+        train, epoch = handler.on_train_begin, handler.on_epoch_begin
+
+        def train_began(*arguments: Any, **named: Any) -> Any:
+            control = train(*arguments, **named)
+            assert self._states is not None
+            self._set()
+            self._states.demand_complete()
+            if self._exact is not None:
+                self._exact.train_began()
+            return control
+
+        def epoch_began(*arguments: Any, **named: Any) -> Any:
+            if self._exact is not None:
+                self._exact.epoch_begins()
+            control = epoch(*arguments, **named)
+            if self._tracker.progress.batch_in_epoch:
+                self._set()
+            self._found = None
+            if self._exact is not None:
+                self._exact.epoch_began()
+            return control
+
+        handler.on_train_begin, handler.on_epoch_begin = train_began, epoch_began
+
+    def _set(self) -> None:
+        """Set what the checkpoint holds that hooks may have changed."""
+        if self._found is None:
+            return
+        trainer, folder = self._trainer, self._found
+        assert self._states is not None
+        if not (trainer.args.fsdp or trainer.args.deepspeed):  # with files of their own
+            load_weights(trainer.model, folder)
+            load_optimizer(trainer, folder)
+        exportable_states.restore(trainer)
+        self._states.read(folder / callback_states.FILE)
+
+    def _states_of(self, trainer: Any) -> CallbackStates:
+        """Return the states of the callbacks that do not export theirs; the library's own do."""
+        silent = [
+            each
+            for each in trainer.callback_handler.callbacks
+            if each is not self
+            and not type(each).__module__.startswith("transformers.")
+            and not isinstance(each, ExportableState)
+        ]
+
+        def of_loop() -> list[Any]:
+            model, optimizer = trainer.model, trainer.optimizer
+            weights = [*model.parameters(), *model.buffers()]
+            optimizers = [optimizer, getattr(optimizer, "optimizer", None), trainer.lr_scheduler]
+            parts = [trainer.accelerator, trainer.args, trainer.state, trainer.control]
+            others = [self._tracker.run, *trainer.callback_handler.callbacks]
+            return [trainer, *others, *parts, *optimizers, *model.modules(), *weights]
+
+        return CallbackStates(callback_states.named(silent), of_loop)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
@@ -166,10 +227,21 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_more: Any
     ) -> None:
-        """Report what the trainer logs of its training."""
-        metrics = {name: value for name, value in (logs or {}).items() if _is_metric(name, value)}
-        if not self._left and "loss" in metrics:
+        """Report what is logged in the training: by the trainer, and by the script.
+
+        What an evaluation finds is reported as a validation, and what the trainer sums up at the
+        end is none of a step.
+        """
+        found = logs or {}
+        if self._left or "train_runtime" in found:
+            return
+        metrics = {name: value for name, value in found.items() if _is_metric(name, value)}
+        if "loss" in metrics:
             self._tracker.report(metrics)
+            return
+        own = {n: v for n, v in metrics.items() if not n.startswith(tuple(self._prefixes))}
+        if own:
+            self._tracker.run.train.report_training_metrics(self._tracker.progress.batches, own)
 
     def on_save(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Take the folder that the trainer saved as the checkpoint."""
@@ -193,13 +265,18 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         control = self._trainer.control
         by_itself = not arguments and not named.keys() - {"ignore_keys"}
         wanted = control.should_evaluate or self._at_start
-        if self._evaluating or not by_itself or not wanted:
-            return original(*arguments, **named)
-        self._evaluating, self._at_start = True, False
+        theirs = self._evaluating or not by_itself or not wanted
+        self._prefixes.append(f"{_prefix(*arguments, **named)}_")
         try:
-            found = original(*arguments, **named)
+            if theirs:
+                return original(*arguments, **named)
+            self._evaluating, self._at_start = True, False
+            try:
+                found = original(*arguments, **named)
+            finally:
+                self._evaluating = False
         finally:
-            self._evaluating = False
+            self._prefixes.pop()
         if not self._left:
             if found is None:
                 raise NotResumable(
@@ -245,6 +322,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             for file in saved.iterdir():
                 if not file.name.startswith(left_out):
                     shutil.move(file, folder / file.name)
+            if self._states is not None:
+                self._states.write(folder / callback_states.FILE)
         if self._ranks.is_local_chief:
             shutil.rmtree(saved)
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
@@ -295,6 +374,16 @@ def _stopped(trainer: Any) -> bool:
     """Return whether a callback stops the training for good, and not for its number of steps."""
     state = trainer.state
     return bool(trainer.control.should_training_stop) and state.global_step < state.max_steps
+
+
+def _prefix(
+    _data: Any = None,
+    _ignored: Any = None,
+    metric_key_prefix: str = "eval",
+    **_named: Any,
+) -> str:
+    """Return what the names of an evaluation's metrics begin with, by its arguments."""
+    return metric_key_prefix
 
 
 def _is_metric(name: str, value: Any) -> bool:

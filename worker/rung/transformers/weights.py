@@ -1,4 +1,4 @@
-"""The weights of a checkpoint, loaded into a model without the rest of it."""
+"""The weights of a checkpoint, and its optimizer, loaded without the rest of it."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -57,3 +57,16 @@ def load_weights(model: Any, folder: Path) -> None:
             missing=sorted(missing),
             unexpected=sorted(unexpected),
         )
+
+
+def load_optimizer(trainer: Any, folder: Path) -> None:
+    """Load what a trainer has saved of its optimizer and its schedule, where it has them.
+
+    Args:
+        trainer: whose optimizer is made.
+        folder: of the checkpoint.
+    """
+    for name, part in (("optimizer", trainer.optimizer), ("scheduler", trainer.lr_scheduler)):
+        file = folder / f"{name}.pt"
+        if part is not None and file.exists():
+            part.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))

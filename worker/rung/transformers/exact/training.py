@@ -82,21 +82,25 @@ class ExactTraining:
             trainer._total_loss_scalar = self._kept["total"]
             trainer._globalstep_last_logged = self._kept["logged_at"]
 
-    def epoch_began(self) -> None:
-        """Remember the generators, or set them to what they were when the epoch began."""
-        progress, kept = self._tracker.progress, self._kept
+    def epoch_begins(self) -> None:
+        """Set the generators for the hooks of an epoch's begin, which draw from them."""
+        progress = self._tracker.progress
         self._seeds.begin(progress.epochs)
         if self._parallel is not None:
             steps = self._trainer.args.gradient_accumulation_steps
             self._parallel.begin(progress.batch_in_epoch * steps)
-        if kept is not None:
-            self._begun = rng.from_json(kept["begun" if progress.batch_in_epoch else "now"])
-            rng.restore(self._begun)
-        else:
-            if self._new is not None:
-                rng.restore(self._new)
-            self._begun = rng.capture()
+        if self._kept is not None:
+            if not progress.batch_in_epoch:
+                rng.restore(rng.from_json(self._kept["now"]))
+        elif self._new is not None:
+            rng.restore(self._new)
         self._new = None
+
+    def epoch_began(self) -> None:
+        """Remember the generators, or set them to what they were when the epoch had begun."""
+        if self._kept is not None and self._tracker.progress.batch_in_epoch:
+            rng.restore(rng.from_json(self._kept["begun"]))
+        self._begun = rng.capture()
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint of this moment holds of this rank."""

@@ -1,0 +1,138 @@
+"""A Transformers trial whose callbacks change the model and have states of their own.
+
+An order names the callbacks, in their order; with `logs` a step logs a metric of its own.
+"""
+
+import random
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from rung import transformers as rt
+from support.frameworks.wild import Position, Wildness
+from support.fuse import Fuse, after, before
+from support.trials import runner
+
+
+class Net(nn.Module):
+    """A small network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.3), nn.Linear(4, 1))
+
+    def forward(self, x: Any, labels: Any = None) -> Any:
+        """Return the loss, and what is predicted."""
+        out = self.net(x)
+        return {"loss": (out - labels).square().mean(), "logits": out}
+
+
+class Logging(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    """Logs a metric of its own within each other step."""
+
+    logs = False
+
+    def compute_loss(self, model: Any, *others: Any, **more: Any) -> Any:
+        """Return the loss."""
+        step = self.state.global_step
+        if self.logs and model.training and step % 2:
+            self.log({"own": float(step)})
+        return super().compute_loss(model, *others, **more)
+
+
+class Wild(Wildness, transformers.TrainerCallback):  # type: ignore[misc]  # as above
+    """Changes all that it can."""
+
+    def on_train_begin(self, *_others: Any, optimizer: Any, **_more: Any) -> None:
+        """Begin."""
+        self.training_begins(optimizer)
+
+    def on_epoch_begin(self, *_others: Any, model: Any, **_more: Any) -> None:
+        """An epoch begins."""
+        self.epoch_begins(model)
+
+    def on_step_begin(self, *_others: Any, optimizer: Any, **_more: Any) -> None:
+        """A step begins."""
+        self.step_begins(optimizer)
+
+    def on_step_end(self, *_others: Any, model: Any, **_more: Any) -> None:
+        """A step ends."""
+        self.step_ends(model)
+
+
+class Iterating(Position, transformers.TrainerCallback):  # type: ignore[misc]  # as above
+    """Cannot be kept."""
+
+
+class Burning(rt.Callback):
+    """Asks the fuse before each step, and behind each checkpoint."""
+
+    fuse = Fuse(None)
+
+    def on_step_end(self, args: Any, state: Any, *others: Any, **more: Any) -> None:
+        """One more step."""
+        self.fuse.reach(before(state.global_step))
+        super().on_step_end(args, state, *others, **more)
+
+    def on_step_begin(self, _args: Any, state: Any, *_others: Any, **_more: Any) -> None:
+        """The next step, after a checkpoint that may have been made."""
+        self.fuse.reach(after(state.global_step))
+
+
+def make(name: str) -> Any:
+    """Return a callback."""
+    match name:
+        case "wild":
+            return Wild()
+        case "early":
+            return transformers.EarlyStoppingCallback(100)
+        case _:
+            return Iterating()
+
+
+def warm_up() -> None:
+    """Pay once for what is imported at first use."""
+    runner.warm_up()
+    assert transformers.Trainer
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a run."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    with rt.init() as run:
+        model, rung = Net(), Burning(run)
+        rung.fuse = Fuse(order["moment"], run.checkpoint.wait)
+        inputs = torch.linspace(-1, 1, 24).reshape(12, 2)
+        data = [{"x": each, "labels": torch.ones(1)} for each in inputs]
+        callbacks = {name: make(name) for name in order["callbacks"] if name != "rung"}
+        listed = [rung if name == "rung" else callbacks[name] for name in order["callbacks"]]
+        trainer = Logging(
+            model,
+            transformers.TrainingArguments(
+                output_dir="output",
+                num_train_epochs=4,
+                per_device_train_batch_size=4,
+                learning_rate=0.05,
+                logging_steps=1,
+                eval_strategy="epoch",
+                save_strategy="no",
+                metric_for_best_model="loss",
+                report_to=[],
+                disable_tqdm=True,
+                use_cpu=True,
+            ),
+            train_dataset=data,
+            eval_dataset=data,
+            callbacks=listed,
+        )
+        trainer.logs = order.get("logs", False)
+        rung.train(trainer)
+        return {
+            "weights": [each.detach().tolist() for each in model.parameters()],
+            "rate": trainer.optimizer.param_groups[0]["lr"] if trainer.optimizer else None,
+            "drawn": random.random(),  # noqa: S311 - the generator's state
+            "states": {name: each.told() for name, each in callbacks.items() if name == "wild"},
+        }

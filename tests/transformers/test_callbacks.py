@@ -1,0 +1,55 @@
+"""A Transformers trial goes on with what its callbacks have done and keep; or is refused."""
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.frameworks import transformers_fields
+from support.fuse import after, before
+
+pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
+CONFIG = transformers_fields.FIELDS["config"] | {"min_checkpoint_period": {"batches": 1}}
+FIELDS = transformers_fields.FIELDS | {"length": 4, "config": CONFIG}
+STEPS = 12
+"""Four epochs of three."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Transformers."""
+    with parent("support.frameworks.transformers_callbacks", {}) as started:
+        yield started
+
+
+@pytest.mark.parametrize("world", range(3))
+def test_whatever_callbacks_do_no_kill_shows(
+    process: "subprocess.Popen[str]", tmp_path: Path, world: int
+) -> None:
+    """Callbacks in an order that is drawn by a number, killed at steps that are drawn, too."""
+    drawing = random.Random(world)  # noqa: S311 - a test's own
+    callbacks = drawing.sample(["wild", "early", "rung"], 3)
+    steps = sorted(drawing.sample(range(1, STEPS + 1), 4))
+    moments = [drawing.choice([before, after])(step) for step in steps]
+    killed_again_and_again(process, tmp_path, FIELDS, moments, callbacks=callbacks)
+
+
+def test_what_a_script_logs_is_reported(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """At its step, beside what the trainer logs; nothing of an evaluation, no sum at the end."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["rung"], logs=True) == 0
+        own = {step: v for step, v in runs.agent.reports("training") if "loss" not in v}
+        assert own == {step: {"own": float(step)} for step in range(1, STEPS, 2)}
+
+
+def test_a_state_that_cannot_be_kept_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By its name, before the first batch."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["iterating", "rung"]) == 1
+        assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
+        assert runs.agent.reports("training") == []
