@@ -205,6 +205,20 @@ def test_an_object_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read.read(tmp_path / FILE)
 
 
+def test_data_are_no_state_and_a_state_does_not_become_data(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What has many values at the beginning is left out; what grows beyond that is refused."""
+    monkeypatch.setattr("rung.training.state_tree._VALUES_MAX", 3)
+    callback = SimpleNamespace(data=[(1,)] * 4, found=[(1,)], losses=[0.5] * 9)
+    kept = states_of(callback)
+    kept.demand_complete()
+    kept.write(tmp_path / FILE)
+    callback.found = [(1,)] * 4
+    with pytest.raises(NotResumable, match=r"SimpleNamespace\.found holds too many values"):
+        kept.write(tmp_path / FILE)
+
+
 def test_callbacks_of_one_class_have_numbers() -> None:
     """In the order in which they are."""
     first, second, other = Window(), Window(), Callback()

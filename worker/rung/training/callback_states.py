@@ -24,7 +24,7 @@ import numpy as np
 import structlog
 
 from rung.training.errors import NotResumable
-from rung.training.state_tree import Lost, Node, Reader, Resource, Writer, tells_state
+from rung.training.state_tree import Lost, Node, Reader, Resource, TooLarge, Writer, tells_state
 
 FILE: Final = "callbacks.npz"
 _TREE: Final = "tree"
@@ -78,6 +78,8 @@ class CallbackStates:
         self._left_out: Final = frozenset(left_out)
         self._resources: Final = frozenset(resources)
         self._silent: Final = silent
+        self._unkept: Final[set[tuple[str, str]]] = set()
+        """What the log has named already."""
         self._made: Final = {
             name: {field: _Made.of(node) for field, node in self._nodes(name)}
             for name in self._callbacks
@@ -97,6 +99,7 @@ class CallbackStates:
                 except Lost as error:
                     lost.append(f"{name}.{field} is {error}")
                 except Resource:
+                    self._unkept.add((name, field))
                     if name not in self._resources:
                         _log.info("not part of checkpoints", callback=name, attribute=field)
         if lost:
@@ -178,8 +181,15 @@ class CallbackStates:
         for field, value in self._fields(self._callbacks[name]):
             try:
                 yield field, self._node(value)
-            except Resource:
-                continue
+            except Resource as error:
+                if demanded and isinstance(error, TooLarge) and field in self._made[name]:
+                    raise NotResumable(
+                        f"{name}.{field} holds too many values now to be part of a checkpoint: "
+                        "keep them in an array, or in a file"
+                    ) from None
+                if demanded and (name, field) not in self._unkept:
+                    self._unkept.add((name, field))
+                    _log.warning("no longer part of checkpoints", callback=name, attribute=field)
             except Lost as error:
                 if demanded:
                     raise NotResumable(

@@ -24,8 +24,8 @@ import numpy as np
 from rung.training.errors import NotResumable
 
 _DEPTH_MAX: Final = 6
-_VALUES_MAX: Final = 100_000
-"""A container with more values than this is data, not state."""
+_VALUES_MAX: Final = 1_000_000
+"""How many values that are no number and no text an attribute may hold; more are data."""
 _SCALARS: Final = (str, int, float, bool, type(None))
 _PAIR: Final = ("state_dict", "load_state_dict")
 _CONSTANTS: Final = (
@@ -43,6 +43,10 @@ _MAPPINGS: Final = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter
 
 class Resource(Exception):
     """An object that is no state, or one whose state cannot be read."""
+
+
+class TooLarge(Resource):
+    """Data: more values than are kept of a state."""
 
 
 class Lost(Exception):
@@ -85,11 +89,13 @@ class Writer:
             Resource: it is no state.
             Lost: it is, and cannot be kept.
         """
-        self._values += 1
-        if self._values > _VALUES_MAX or len(above) > _DEPTH_MAX or id(value) in above:
-            raise Resource
         if type(value) in _SCALARS:
             return value
+        self._values += 1
+        if self._values > _VALUES_MAX:
+            raise TooLarge
+        if len(above) > _DEPTH_MAX or id(value) in above:
+            raise Resource
         if isinstance(value, _CONSTANTS) or id(value) in self._foreign:
             return {"constant": None}
         own = (*above, id(value))
