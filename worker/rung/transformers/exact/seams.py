@@ -47,6 +47,12 @@ ADD_ON: Final = AddOn(
             _POSITION,
             ("_init_training_state", "get_train_dataloader", "_run_epoch"),
         ),
+        Seam(
+            f"{_TRAINER}._inner_training_loop",
+            Kind.NAMES,
+            "what callbacks do where training and epochs begin counts twice in a run that resumes",
+            ("on_train_begin", "on_epoch_begin", "callback_handler"),
+        ),
         Seam(f"{_TRAINER}._run_epoch", Kind.NAMES, _LOSSES, ("_tr_loss",)),
         Seam(
             f"{_TRAINER}._inner_training_loop",
