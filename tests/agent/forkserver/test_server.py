@@ -33,6 +33,13 @@ class Orphans:
         """Let a main process have ended."""
         self.server._ended.append((self.now + server._REAP_TIMEOUT_S, exited))
 
+    def close(self) -> None:
+        """Close all sockets."""
+        for each in (self._agent, self.server._control):
+            each.close()
+        self.server._wakeup_read.close()
+        self.server._wakeup.close()
+
     def said(self) -> list[FromForkServer]:
         """Return what the server says at its next look."""
         self.server._clear_up()
@@ -47,9 +54,11 @@ class Orphans:
 
 
 @pytest.fixture
-def orphans(monkeypatch: pytest.MonkeyPatch) -> Orphans:
+def orphans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orphans]:
     """Give a fork server."""
-    return Orphans(monkeypatch)
+    made = Orphans(monkeypatch)
+    yield made
+    made.close()
 
 
 def test_a_run_with_a_stuck_process_has_not_ended(orphans: Orphans) -> None:

@@ -109,13 +109,13 @@ def test_progress_shows_while_the_process_is_silent() -> None:
 )
 def test_levels(line: str, level: Level) -> None:
     """Common prefixes tell the level; a word in the text does not."""
-    assert Severity("info").of(line) == level
+    assert Severity().of(line) == level
 
 
 @given(st.text(max_size=400))
 def test_levels_of_anything(line: str) -> None:
     """Any text has a level, quickly."""
-    assert Severity("warning").of(line)
+    assert Severity().of(line)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_levels_of_anything(line: str) -> None:
 )
 def test_levels_take_no_time(line: str) -> None:
     """Lines that almost begin like a logger's cost about as much as any other."""
-    severity = Severity("info")
+    severity = Severity()
     started = time.process_time()
     for _ in range(1000):
         severity.of(line)
@@ -132,7 +132,7 @@ def test_levels_take_no_time(line: str) -> None:
 
 def test_tracebacks() -> None:
     """The lines of a traceback are errors, and its last line is remembered."""
-    severity = Severity("warning")
+    severity = Severity()
     lines = [
         "Traceback (most recent call last):",
         '  File "x.py", line 1, in <module>',
@@ -142,6 +142,6 @@ def test_tracebacks() -> None:
         "afterwards",
     ]
     levels = [severity.of(line) for line in lines]
-    assert levels == ["error"] * 4 + ["warning"] * 2
+    assert levels == ["error"] * 4 + ["info"] * 2
     assert severity.exception == "ValueError: bad"
     assert severity.last == "afterwards"

@@ -51,8 +51,9 @@ _C_LEVEL: Final = re.compile(
 _PYTHON_WARNING: Final = re.compile(r"\S+:\d+: \w*Warning: ")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _SIGNS: Final = (_TRACEBACK, "Warning: ", *(name for name in _LEVELS if name != "WARNING"))
-"""Text without any of these has only lines of its stream's default level."""
+"""Text without any of these has only lines of the default level."""
 _PREFIX_MAX: Final = 160
+_DEFAULT: Final[Level] = "info"
 
 
 class Splitter:
@@ -166,8 +167,7 @@ class Severity:
     The streams do not differ: progress bars and most loggers write to stderr.
     """
 
-    def __init__(self, default: Level) -> None:
-        self._default: Level = default
+    def __init__(self) -> None:
         self._in_traceback = False
         self.exception = ""
         """The last line of the newest traceback."""
@@ -184,7 +184,7 @@ class Severity:
             if line and not line.isspace():
                 self.last = line
                 break
-        return [self._default] * len(lines)
+        return [_DEFAULT] * len(lines)
 
     def of(self, line: str) -> Level:
         """Return the level of the next line."""
@@ -203,4 +203,4 @@ class Severity:
             return _LEVELS[match[1]]
         if match := _C_LEVEL.match(start):
             return _C_LEVELS[match[1] or match[2]]
-        return "warning" if _PYTHON_WARNING.match(start) else self._default
+        return "warning" if _PYTHON_WARNING.match(start) else _DEFAULT

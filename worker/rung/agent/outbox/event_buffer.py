@@ -145,13 +145,13 @@ class EventBuffer:
     def printed_out(self, lines: list[str], rank: int) -> None:
         """Take lines of stdout."""
         lines = self._masked.lines(lines)
-        self._printed(lines, rank, "stdout", self._stdout.setdefault(rank, Severity("info")))
+        self._printed(lines, rank, "stdout", self._stdout.setdefault(rank, Severity()))
 
     def printed_err(self, lines: list[str], rank: int) -> None:
         """Take lines of stderr."""
         lines = self._masked.lines(lines)
         self._last_lines.setdefault(rank, deque(maxlen=_LAST_LINES)).extend(lines)
-        self._printed(lines, rank, "stderr", self._stderr.setdefault(rank, Severity("info")))
+        self._printed(lines, rank, "stderr", self._stderr.setdefault(rank, Severity()))
 
     def note(self, level: Level, text: str, rank: int) -> None:
         """Add a line of the platform to the log."""
