@@ -93,7 +93,7 @@ for name in ("agent_pid", "victim_pid"):
 for path in wanted["files"]:
     attempt(path, lambda: len(open(path, "rb").read()))
 attempt("write", lambda: open(wanted["files"][0], "w") and "written")
-attempt("own", lambda: open("../" + os.environ["RUNG_ALLOCATION"] + "/train.py").read()[:0])
+attempt("own", lambda: open("../" + os.environ["RUNG_TRIAL"] + "/train.py").read()[:0])
 attempt("umount", lambda: ctypes.CDLL(None).umount2(wanted["folder"].encode(), 2))
 print(json.dumps(found))
 """
@@ -120,7 +120,7 @@ async def _attack(rig: Rig, tmp_path: Path, *, trace: bool) -> tuple[dict[str, A
     await rig.until_printed("ready")
     trial_session = rig.agent._runs[victim].trial_session
     (pid,) = rig.agent._fork_servers._mains.values()
-    work = rig.folder / "agent" / "work" / victim
+    work = rig.folder / "agent" / "work" / victim.rpartition(".")[0]
     files = [
         str(token),
         str(ledger),

@@ -39,7 +39,7 @@ async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.Monk
             await rig.until_printed("ready")
             (pid,) = rig.agent._fork_servers._mains.values()
             assert psutil.Process(pid).uids().real == 60000
-            work = folder / "agent" / "work" / victim
+            work = folder / "agent" / "work" / victim.rpartition(".")[0]
             wanted = {
                 "victim": victim,
                 "token": rig.agent._runs[victim].trial_session.token,
@@ -117,6 +117,11 @@ async def test_trials_have_the_groups_that_are_given_and_are_measured() -> None:
             ended = await rig.end_of(allocation)
             assert ended.exit.outcome == "finished", ended.lines
             assert ended.printed() == [f"60000 60000 [{GROUP}]", "the group's"]
+            given = [f"{allocation}.1"]
+            again = await rig.end_of(await rig.grant(code=rig.code(train=script), restore=given))
+            assert again.printed()[0] == f"60001 60001 [{GROUP}]"
+            kept = folder / "agent" / "kept" / ended.allocation_id.rpartition(".")[0]
+            assert (kept / "written").stat().st_uid == 60001
         finally:
             await rig.close()
 

@@ -253,7 +253,7 @@ async def test_links_of_a_run_bring_nothing_of_the_platforms_into_the_cache(runn
     await running.until_printed("planted")
     named = sources(train={"location": str(shared), "cache": True})
     assert (await running.run_script(SHOW, **named)).printed() == ["train ['1']"]
-    work = running.folder / "agent" / "work" / attacker
+    work = running.folder / "agent" / "work" / attacker.rpartition(".")[0]
     for place in (work, work / "loot", shared / "b", shared / "c"):
         named = sources(train={"location": str(place), "cache": True})
         ended = await running.run_script(SHOW, **named)

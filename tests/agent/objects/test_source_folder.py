@@ -1,16 +1,20 @@
 """Unpacking code, and refusing what should not be unpacked."""
 
+import asyncio
 import gzip
 import hashlib
 import io
 import os
+import shutil
 import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from rung.agent.objects import source_folder
 from rung.agent.objects.source_folder import CodeUnusable, SourceFolder
 from rung.config import code_archive as rules
 from rung.config.code_archive import InvalidCode, check_archive
@@ -84,6 +88,84 @@ def test_discarded(sources: SourceFolder, put: Callable[[bytes], str]) -> None:
     sources.discard("a")
     assert not folder.exists()
     assert (sources.prepare("a", digest).folder / "train.py").exists()
+
+
+def test_a_trial_finds_its_files_again(
+    tmp_path: Path, store: FolderStore, sources: SourceFolder, put: Callable[[bytes], str]
+) -> None:
+    """What a run wrote is there, under the same path, for the next run; Rung's own is not."""
+    digest = put(_archive(_file("train.py")))
+    folder = sources.prepare("e.0.1", digest).folder
+    (folder / "out").write_text("best")
+    (folder / "train.py").write_text("changed")
+    (folder / ".rung-scratch").mkdir()
+    sources.discard("e.0.1")
+    assert not folder.exists()
+    assert not sources.prepare("e.1.1", digest).kept
+    again = SourceFolder(tmp_path / "agent", store)
+    again.open()
+    source = again.prepare("e.0.2", digest)
+    assert (source.folder, source.kept, source.frameworks) == (folder, True, False)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["__pycache__", "out", "train.py"]
+    assert ((folder / "out").read_text(), (folder / "train.py").read_text()) == ("best", "changed")
+
+
+def test_nothing_is_kept_of_a_trial_that_wrote_nothing(
+    tmp_path: Path, sources: SourceFolder, put: Callable[[bytes], str]
+) -> None:
+    """Its code is copied again; that it was here is known."""
+    digest = put(_archive(_file("train.py"), _file("a/b.py")))
+    sources.prepare("e.0.1", digest)
+    sources.discard("e.0.1")
+    (kept,) = (tmp_path / "agent/kept").iterdir()
+    assert (kept.name, kept.is_file()) == ("e.0", True)
+    source = sources.prepare("e.0.2", digest)
+    assert source.kept
+    assert (source.folder / "a/b.py").is_file()
+
+
+@pytest.mark.parametrize("limit", ["_KEPT_PART", "_KEPT_S", "_ENTRIES_MAX", "_DEPTH_MAX"])
+def test_kept_files_are_bounded(
+    tmp_path: Path,
+    sources: SourceFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+) -> None:
+    """Files beyond the limits go, and the next run does not count on them."""
+    folder = sources.prepare("e.0.1", None).folder
+    (folder / "a").mkdir()
+    (folder / "a/out").write_text("x" * 9999)
+    monkeypatch.setattr(source_folder, limit, 0)
+    sources.discard("e.0.1")
+    assert not list((tmp_path / "agent/kept").iterdir())
+    assert not sources.prepare("e.0.2", None).kept
+
+
+def test_the_least_recently_used_goes_first(
+    tmp_path: Path, sources: SourceFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several kept folders the newest stay, as many as have room."""
+    for number in (0, 1):
+        folder = sources.prepare(f"e.{number}.1", None).folder
+        (folder / "out").write_bytes(bytes(1 << 20))
+        sources.discard(f"e.{number}.1")
+        os.utime(tmp_path / f"agent/kept/e.{number}", (time.time() - 10 + number,) * 2)
+    monkeypatch.setattr(source_folder, "_KEPT_PART", 0.6)
+    usage = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    sources._shrink()
+    assert [entry.name for entry in (tmp_path / "agent/kept").iterdir()] == ["e.1"]
+
+
+async def test_one_run_of_a_trial_at_a_time(sources: SourceFolder) -> None:
+    """The next run waits until the one before has released the folder; others do not."""
+    await sources.take("e.0.1")
+    waiting = asyncio.create_task(sources.take("e.0.2"))
+    await sources.take("e.1.1")
+    await sources.release("e.0.2")  # it has not taken it
+    assert not waiting.done()
+    await sources.release("e.0.1")
+    await waiting
 
 
 def test_opening_clears_what_was_left(

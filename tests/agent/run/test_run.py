@@ -275,6 +275,26 @@ async def test_long_line(running: Rig) -> None:
     assert max(map(len, printed)) <= 64 * 1024
 
 
+async def test_the_working_folder_is_the_trials(running: Rig) -> None:
+    """A run finds what the run before wrote; where that is not here, its log says so."""
+    script = (
+        "import os, sys\nprint(os.getcwd(), os.path.exists('out'))\nopen('out', 'w').close()\n"
+    )
+    code = running.code(train=script)
+    first = await running.end_of(await running.grant(code=code))
+    second = await running.end_of(
+        await running.grant(code=code, restore=[f"{first.allocation_id}.1"])
+    )
+    other = await running.end_of(await running.grant(code=code, restore=["exp00001.7.1.1"]))
+    folder = first.printed()[0].split()[0]
+    assert (first.printed(), second.printed()) == ([f"{folder} False"], [f"{folder} True"])
+    noted = [
+        any("are not here" in text for text in it.printed("platform")) for it in (second, other)
+    ]
+    assert noted == [False, True]
+    assert other.printed()[0].endswith(" False")
+
+
 async def test_own_copy_of_the_code(running: Rig) -> None:
     """What a run writes into its files reaches no other run, and goes with it."""
     script = (

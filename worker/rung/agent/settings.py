@@ -23,7 +23,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """
 
     folder: Path
-    """Its own folder: outbox, socket, code, work folders of runs. One agent per folder."""
+    """Its own folder: outbox, socket, code, working folders of trials. One agent per folder."""
     objects_url: str
     """The object store, for code archives and checkpoints."""
     cache: Path | None = None

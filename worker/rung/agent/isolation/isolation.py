@@ -202,15 +202,21 @@ class Isolation:
     def chown(self, folder: Path, allocation_id: str) -> None:
         """Make a run the owner of a folder and all its content, closed to other users.
 
+        What in it belongs to another user than the folder is left alone: an earlier run of the
+        trial may have made hard links to files of others.
+
         Raises:
             OSError: the agent may not.
         """
         user = self.user_of(allocation_id)
         if user is None:
             return
+        owner = os.lstat(folder).st_uid
         for place, folders, files in os.walk(folder):
             for name in (*folders, *files):
-                os.chown(Path(place) / name, user, user, follow_symlinks=False)
+                path = Path(place) / name
+                if os.lstat(path).st_uid == owner:
+                    os.chown(path, user, user, follow_symlinks=False)
         folder.chmod(0o700)
         os.chown(folder, user, user)
 

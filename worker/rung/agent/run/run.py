@@ -68,6 +68,10 @@ from rung.runtime import tracing
 from rung.runtime.health.disk import words_of
 
 _NO_SECRETS: Final = RunSecrets()
+_NOT_KEPT: Final = (
+    "files that earlier runs of this trial wrote to their working folder, outside of checkpoints,"
+    " are not here: they ran on another machine, or the files were removed to make room"
+)
 _ROOM_S: Final = 600.0
 """How long a part of a gang waits for room in its agent's cache. It must not wait for ever: the
 other parts hold slots and room, for which the holders of its room may be waiting (a deadlock)."""
@@ -200,7 +204,7 @@ class Run:
         else:
             self._node.outbox.put(changes=[RunEnded(self.allocation_id)])
         self._node.checkpoint_upload.background(self._forget())
-        await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
+        await self._node.sources.release(self.allocation_id)
         await asyncio.to_thread(self._run_objects.release)
         await asyncio.to_thread(self._node.isolation.release, self.allocation_id)
         for place in self._places if self._secrets.files else ():
@@ -269,6 +273,8 @@ class Run:
         self._over = True
         if self._launched:
             self._termination.kill("killed after an error inside the agent")
+        release = self._node.sources.release(self.allocation_id)
+        self._node.checkpoint_upload.background(release)
         self._node.checkpoint_upload.background(self._forget())
         self._report(Ending("failed", None, None, "an error inside the agent; see its log"))
 
@@ -314,6 +320,7 @@ class Run:
     def _resume(self, saved: SavedRun) -> None:
         """Continue a run that an earlier session of the agent launched."""
         self._launched, self._started = True, saved.started
+        self._node.sources.hold(self.allocation_id)
         if saved.asked is not None:
             self._stop_request.ask(saved.asked, saved.reason, machine=saved.machine)
         self._node.isolation.resume(self.allocation_id, saved.user)
@@ -459,8 +466,11 @@ class Run:
             self._warn(f"the run waits for the agent's disk: {node.suspension.reason}")
         await node.suspension.over()
         self._run_objects.open()
+        await node.sources.take(self.allocation_id)
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.checkpoint_upload.retry("the code", self._warn, prepare)
+        if spec.run > 1 and self._chief and not source.kept:
+            self._tell(_NOT_KEPT)
         self._data = await node.provisioning.open(
             spec.config, source.folder, self._tell, _ROOM_S if self._gang else math.inf
         )
