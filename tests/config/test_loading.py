@@ -394,6 +394,34 @@ def test_devices_as_docker_writes_them() -> None:
             ),
         ),
         (
+            "checkpoint_storage: {type: azure, container: k, credential: y}",
+            "checkpoint_storage",
+            "needs connection_string, or account_url with its credential",
+        ),
+        (
+            "resources: {devices: ['/dev/a:/dev/b:']}",
+            "resources.devices[0]",
+            (
+                "must be like `/dev/host:/dev/container` or `/dev/host:/dev/container:rwm`, not"
+                ' "/dev/a:/dev/b:"'
+            ),
+        ),
+        (
+            "resources: {devices: [{host_path: dev/a, container_path: /dev/b}]}",
+            "resources.devices[0].host_path",
+            'must be an absolute path, such as `/dev/fuse`, not "dev/a"',
+        ),
+        (
+            "resources: {devices: [{host_path: /dev/a, container_path: /dev/b, mode: rwx}]}",
+            "resources.devices[0].mode",
+            'must be some of the letters r, w and m, each once, not "rwx"',
+        ),
+        (
+            "resources: {devices: ['/dev/a:/dev/b:rr']}",
+            "resources.devices[0]",
+            'must be some of the letters r, w and m, each once, not "rr"',
+        ),
+        (
             "searcher: {name: single, metric: loss, source_trial_id: 15}",
             "searcher.source_trial_id",
             (

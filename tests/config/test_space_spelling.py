@@ -364,6 +364,9 @@ def test_names_of_the_outermost_group_are_free() -> None:
         ("[{type: categorical, vals: [1, 2]}]", "[0]", "{type: categorical, …}"),
         ("[{min: 1, max: 2}]", "[0]", "{type: …}"),
         ("[{a: {distribution: uniform, min: 0, max: 1}}]", "[0].a", "{type: …}"),
+        ("[{type: int, minval: 1}]", "[0]", "{type: int, …}"),
+        ("[{type: double, minval: 1, maxval: 4, step: 1}]", "[0]", "{type: double, …}"),
+        ("[8, ['tune.randint(1, 8)']]", "[1][0]", "{type: …}"),
     ],
 )
 def test_nothing_is_drawn_inside_a_list(space: str, path: str, item: str) -> None:
@@ -375,6 +378,15 @@ def test_nothing_is_drawn_inside_a_list(space: str, path: str, item: str) -> Non
         " choose among whole lists (`layers: {type: categorical, vals: [[…], […]]}`); a list that"
         " is a constant is `{type: const, val: […]}`"
     )
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["[{name: age, type: int}]", "[{type: int, field: age}]", "[uniform, 'see (1, 2)', {a: 1}]"],
+)
+def test_a_list_of_anything_else_is_a_constant(items: str) -> None:
+    """A `type` alone makes no range."""
+    assert problems(f"net: {{columns: {items}}}") == []
 
 
 def test_nothing_is_drawn_inside_a_choice() -> None:

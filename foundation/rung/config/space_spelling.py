@@ -126,14 +126,18 @@ def _member(item: Any, path: tuple[PathPart, ...]) -> Iterator[Found]:
 def _inside(items: Sequence[Any], path: tuple[PathPart, ...]) -> Iterator[Found]:
     name = str(path[-1])
     for place, item in _drawn(items, path, typed=False):
-        shown = f"{{type: {item['type']}, …}}" if _is_own(item) else "{type: …}"
+        own = isinstance(item, dict) and _is_own(item)
+        shown = f"{{type: {item['type']}, …}}" if own else "{type: …}"
         yield place, _IN_LIST.format(name=shortened(name, 20), item=shown)
 
 
 def _drawn(
     value: Any, path: tuple[PathPart, ...], *, typed: bool
-) -> Iterator[tuple[tuple[PathPart, ...], dict[str, Any]]]:
-    """Yield the maps in a constant that look like hyperparameters; with `typed`, by their type."""
+) -> Iterator[tuple[tuple[PathPart, ...], Any]]:
+    """Yield the maps in a constant that look like hyperparameters; with `typed`, by their type.
+
+    And texts that are calls of another tool.
+    """
     if isinstance(value, dict):
         read = _read(value) if not typed or _type_of(value) is not None else None
         if _is_own(value) or (read is not None and read.kind != "const"):
@@ -143,19 +147,24 @@ def _drawn(
     elif isinstance(value, list):
         parts = iter(enumerate(value))
     else:
+        if isinstance(value, str) and _called(value) is not None:
+            yield path, value
         return
     for part, inner in parts:
         yield from _drawn(inner, (*path, part), typed=typed)
 
 
 def _is_own(item: Mapping[str, Any]) -> bool:
-    """Return whether a map is a hyperparameter of the experiment file, with all it needs."""
+    """Return whether a map is a hyperparameter of the experiment file, if with something missing.
+
+    Its `type` alone makes it none, for a list may describe columns or layers by their types.
+    """
     kind = item.get("type")
     model = KINDS.get(kind) if isinstance(kind, str) and kind != "const" else None
     if model is None:
         return False
     needed = {name for name, field in model.model_fields.items() if field.is_required()}
-    return needed - {"base"} <= set(item) <= set(model.model_fields)
+    return not (needed - {"base", "type"}).isdisjoint(item)
 
 
 def _message(item: Any) -> str | None:

@@ -13,7 +13,7 @@ PRIORITY: Final = 42
 """The default."""
 POOL: Final = "default"
 
-_DEVICE: Final = re.compile(r"(/[^:]*):(/[^:]*)(?::([rwm]*))?")
+_DEVICE: Final = re.compile(r"(/[^:]*):(/[^:]*)(?::([rwm]+))?")
 _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?\s*", re.IGNORECASE)
 
 
@@ -30,14 +30,29 @@ def _share(value: float) -> float:
     return value
 
 
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise PydanticCustomError("path", "must be an absolute path, such as `/dev/fuse`")
+    return value
+
+
+def _mode(value: str) -> str:
+    if not value or not set(value) <= set("rwm") or len(set(value)) < len(value):
+        raise PydanticCustomError("mode", "must be some of the letters r, w and m, each once")
+    return value
+
+
+_Path = Annotated[str, AfterValidator(_absolute)]
+
+
 class Device(Section):
     """A device of the host that a container may use."""
 
-    host_path: str
+    host_path: _Path
     """Path of the device on the host."""
-    container_path: str
+    container_path: _Path
     """Path of the device in the container."""
-    mode: str = "mrw"
+    mode: Annotated[str, AfterValidator(_mode)] = "mrw"
     """Access mode, of the letters r, w and m."""
 
 
@@ -58,7 +73,8 @@ class Resources(Section):
     """Slots, resource pool and priority of the experiment."""
 
     slots_per_trial: Natural = 1
-    """Slots of each trial: GPUs, or CPU slots."""
+    """Slots of each trial: GPUs, or CPU slots; 0: none. An agent runs up to 100 trials of no slots, in
+    order of priority; they never yield to others."""
     max_slots: Positive | None = None
     """How many slots the whole experiment may hold at once; absent: no limit."""
     max_slot_hours: Annotated[float, AfterValidator(_share)] | None = None

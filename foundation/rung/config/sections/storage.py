@@ -116,6 +116,10 @@ class Azure(Retention):
 
     @model_validator(mode="after")
     def _one_login(self) -> Self:
+        if self.connection_string is None and self.account_url is None:
+            raise PydanticCustomError(
+                "azure", "needs connection_string, or account_url with its credential"
+            )
         if self.connection_string is None:
             return self
         for name in ("account_url", "credential"):
