@@ -1,17 +1,20 @@
 """`rung verify`, and what `rung audit` and `rung ledger import` make of it."""
 
 import asyncio
+import json
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from cli.conftest import Rung
 from rung.ledger import SqliteLedger
 from rung.ledger.export.export import import_
 from rung.ledger.seals import FILE, SealKey
 from support.ledger.history import exported, simulated
-from support.ledger.sealed import seal
+from support.ledger.sealed import example, seal
 
 
 @pytest.fixture
@@ -86,6 +89,40 @@ def test_exports_and_archives_carry_seals(data: Path, tmp_path: Path, rung: Rung
     refused = rung("ledger", "archive", "--data", str(data), "--to", archive)
     assert refused.code != 0
     assert "one of them was altered" in refused.err
+
+
+def test_records_that_nothing_covers(data: Path, tmp_path: Path, rung: Rung) -> None:
+    """In a copy they are a failure, for an import, too; in a ledger they are the newest ones."""
+    forged = tmp_path / "forged.jsonl"
+    assert rung("ledger", "export", "--data", str(data), "-o", str(forged)).code == 0
+    lines = [json.loads(line) for line in forged.read_bytes().splitlines()]
+    added = next(line for line in lines if line.get("topic") == "experiments")
+    added |= {"position": 999}
+    lines[0]["records"] += 1
+    encoded = [json.dumps(line).encode() + b"\n" for line in [*lines[:-1], added]]
+    end = {"lines": len(encoded), "digest": blake3(b"".join(encoded)).hexdigest()}
+    end |= {"key": None, "signature": None}
+    forged.write_bytes(b"".join(encoded) + json.dumps(lines[-1] | end).encode() + b"\n")
+
+    key, new = SealKey.load(data / FILE).public, str(tmp_path / "new")
+    for trusted in ((), ("--key", key)):
+        assert rung("verify", "--ledger", str(forged), *trusted).code == 1
+        assert rung("audit", "--ledger", str(forged), *trusted).code == 1
+        assert rung("ledger", "import", str(forged), *trusted, "--data", new).code != 0
+    assert not Path(new).exists()
+
+    async def append() -> None:
+        ledger = await SqliteLedger.open(data / "ledger")
+        await ledger.append([example("rung.trial.closed.v1")])
+        await ledger.close()
+
+    asyncio.run(append())
+    result = rung("verify", "--data", str(data))
+    assert result.code == 0
+    assert re.search(
+        r"not sealed yet: 1 record\n  searches/\d+: 1 from position \d+ on", result.out
+    )
+    assert rung("verify", "--data", str(data), "--strict").code == 1
 
 
 def test_an_old_ledger_says_so(data: Path, rung: Rung) -> None:

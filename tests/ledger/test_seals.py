@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from rung.api import SealReport
+from rung.api import SealProblem, SealReport
 from rung.events import LedgerError, topic
 from rung.events.codec import PAYLOADS
 from rung.events.deadletter import MessageDropped
@@ -29,7 +29,7 @@ from rung.ledger.seals import (
     save_heads,
 )
 from rung.ledger.seals.exported import verify_export
-from rung.ledger.seals.verify import Known, verify
+from rung.ledger.seals.verify import Known, require_cover, verify
 from rung.runtime.sealing.anchor import Anchor, read_anchor
 from rung.runtime.sealing.sealer import Sealer
 from support.ledger.events import populate, state_fact
@@ -37,6 +37,7 @@ from support.ledger.sealed import KINDS, altered, example, seal
 
 KEY = SealKey.generate()
 TIME = "2026-01-01T00:00:00.000Z"
+UNSIGNED = "the export is not signed"
 
 Row = tuple[int, str, bytes]
 Found = set[tuple[str, int, int | None]]
@@ -299,6 +300,18 @@ async def test_what_is_not_sealed_yet(attacker: Attacker) -> None:
     assert [(item.topic, item.count) for item in report.unsealed] == [(topic.SEARCHES, 1)]
 
 
+async def test_a_record_far_behind_the_newest_seal(attacker: Attacker) -> None:
+    """It is counted as one record, and those missing before it are named."""
+    number, key, value = attacker.of(topic.SEARCHES)[-1]
+    attacker.write([*attacker.rows, (number + 1_000_000, key, value)])
+    report = await attacker.verify()
+    assert [(item.topic, item.count) for item in report.unsealed] == [(topic.SEARCHES, 1)]
+    first = attacker.place(number)[2] + 1
+    assert [(problem.kind, problem.first, problem.last) for problem in report.problems] == [
+        ("missing", first, first + 999_998)
+    ]
+
+
 async def test_an_old_ledger_is_sealed_from_its_beginning(tmp_path: Path) -> None:
     """A ledger without seals says so; its first seal covers what was there before."""
     ledger = MemoryLedger()
@@ -379,6 +392,11 @@ def place_of(line: bytes) -> tuple[str, int, int] | None:
     )
 
 
+def beside_signature(report: SealReport) -> list[SealProblem]:
+    """Return what is wrong but for the missing signature of the export's end."""
+    return [item for item in report.problems if not item.text.startswith(UNSIGNED)]
+
+
 def rewritten(lines: list[bytes], end: bytes) -> list[bytes]:
     """Return an export whose last line fits its lines, as who has no key can make it."""
     last = json.loads(end)
@@ -415,7 +433,7 @@ async def test_each_line_of_an_export(lines: list[bytes], *, signed: bool) -> No
 
     async def check(changed: list[bytes], what: object) -> None:
         export = changed if signed else rewritten(changed[:-1], lines[-1])
-        assert (await verify_export(export, KEY.trusted)).problems, what
+        assert beside_signature(await verify_export(export, KEY.trusted)), what
 
     for number in range(1, len(lines) - 1):
         place = place_of(lines[number])
@@ -426,6 +444,49 @@ async def test_each_line_of_an_export(lines: list[bytes], *, signed: bool) -> No
             await check(lines[: number + 1] + lines[number:], place)
         await check([*lines[:number], lines[-1]], number)
     assert (await verify_export(lines[:-1], KEY.trusted)).problems
+
+
+async def test_a_record_added_to_an_export(lines: list[bytes]) -> None:
+    """It is no part of what was signed; without the signature nothing covers it, and that fails."""
+    added = next(json.loads(line) for line in lines if b'"topic":"experiments"' in line)
+    header = json.loads(lines[0])
+    header["records"] += 1
+    others = 1_000 if header["experiment"] else 0  # positions of other experiments
+    added["position"] = (
+        1 + others + max(it[2] for it in map(place_of, lines) if it and it[0] == added["topic"])
+    )
+    body = [json.dumps(header).encode() + b"\n", *lines[1:-1], json.dumps(added).encode() + b"\n"]
+    report = await verify_export([*body, lines[-1]], KEY.trusted)
+    assert not report.whole
+
+    unsigned = rewritten(body, lines[-1])
+    report = await verify_export(unsigned, KEY.trusted)
+    assert UNSIGNED in report.problems[0].text
+    report = await verify_export(unsigned)
+    assert [(item.topic, item.count, item.signed) for item in report.unsealed] == [
+        (added["topic"], 1, False)
+    ]
+    assert report.whole
+    require_cover(report)
+    assert [(problem.kind, problem.first) for problem in report.problems] == [
+        ("unsealed", added["position"])
+    ]
+
+
+@pytest.mark.parametrize("experiment", [None, "aaaaaaaa"])
+async def test_what_is_not_sealed_yet_is_covered_by_the_signature(experiment: str | None) -> None:
+    """An export of a ledger in use verifies, though its newest records have no seal yet."""
+    ledger = MemoryLedger(partitions=1)
+    await populate(ledger, ["aaaaaaaa"], rounds=2)
+    await seal(ledger, KEY)
+    await populate(ledger, ["aaaaaaaa"], rounds=1)
+    out = BytesIO()
+    await export(ledger, out, experiment_id=experiment, key=KEY)
+    report = await verify_export(out.getvalue().splitlines(keepends=True), KEY.trusted)
+    require_cover(report)
+    assert report.problems == []
+    assert report.unsealed
+    assert all(item.signed for item in report.unsealed)
 
 
 async def test_one_experiment_holds_all_that_its_seals_list(lines: list[bytes]) -> None:
@@ -449,7 +510,7 @@ async def test_one_experiment_holds_all_that_its_seals_list(lines: list[bytes]) 
             report = await verify_export(rewritten(changed, lines[-1]), KEY.trusted)
             if path == "time" and place[0] == topic.SEALS and json.loads(lines[0])["experiment"]:
                 continue  # the time of a seal is only covered by the seal behind it
-            assert report.problems, (place, path)
+            assert beside_signature(report), (place, path)
             if place[0] != topic.SEALS:
                 assert place in named(report)
             count += 1
@@ -495,7 +556,7 @@ async def test_dead_letters_are_held_against_their_seals() -> None:
     header = json.loads(without[0])
     header |= {"version": 2, "records": header["records"] - 1}
     former = [json.dumps(header).encode() + b"\n", *without[1:]]
-    assert (await verify_export(rewritten(former, found[-1]), KEY.trusted)).problems == []
+    assert beside_signature(await verify_export(rewritten(former, found[-1]), KEY.trusted)) == []
 
 
 async def test_retention_removes_no_dead_letters() -> None:

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-Kind = Literal["altered", "missing", "seal", "heads", "export"]
-"""What is wrong: records differ, or are gone; a seal; the signed heads; an export as a whole."""
+Kind = Literal["altered", "missing", "seal", "heads", "export", "unsealed"]
+"""What is wrong: records differ, or are gone; a seal; the signed heads; an export as a whole;
+records that neither a seal nor a signature covers."""
 
 
 class SealProblem(Struct, frozen=True, kw_only=True):
@@ -26,6 +27,9 @@ class Unsealed(Struct, frozen=True, kw_only=True):
     partition: int
     first: int
     count: int
+    signed: Annotated[
+        bool, Meta(description="whether a signature of the export or archive covers them")
+    ] = False
 
 
 class SealReport(Struct, kw_only=True):

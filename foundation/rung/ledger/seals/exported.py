@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 from blake3 import blake3
+from msgspec import structs
 
 from rung.api.seal import Kind, SealReport, Unsealed
 from rung.events import LedgerError, UndecodableEvent, decode, topic
@@ -250,14 +251,19 @@ def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None
         add_problem(report, "export", whole, text)
     if end.key is None:
         alone = export.header.experiment is not None
-        report.notes.append(
-            "the export is not signed: nothing vouches for records that were not sealed yet"
-            + (", nor proves that no range of records was left out" if alone else "")
+        text = "the export is not signed: nothing vouches for records that were not sealed yet" + (
+            ", nor proves that no range of records was left out" if alone else ""
         )
+        if keys:
+            add_problem(report, "export", whole, f"{text}; a key was given to verify it by")
+        else:
+            report.notes.append(text)
     elif not end.authentic:
         add_problem(report, "export", whole, "the signature of its last line is wrong")
     elif end.key not in (keys or {*export.header.keys, end.key}):
         add_problem(report, "export", whole, f"it was signed by a foreign key, {end.key}")
+    elif (end.lines, end.digest) == (export.lines, export.digest):
+        report.unsealed = [structs.replace(item, signed=True) for item in report.unsealed]
 
 
 class _Range(NamedTuple):
@@ -332,13 +338,14 @@ class _Alone:
             if (head := kept.heads.get(f"{place[0]}/{place[1]}")) is not None:
                 newest = max(newest, head.last)
         covered.sort()
-        index = behind = 0
+        index = behind = first_behind = 0
         async for record in read_all(self._export, *place):
             while index < len(covered) and covered[index][1] < record.position:
                 index += 1
             if index < len(covered) and covered[index][0] <= record.position:
                 continue
             if record.position > newest:
+                first_behind = first_behind if behind else record.position
                 behind += 1
             else:
                 text = (
@@ -348,7 +355,7 @@ class _Alone:
                 add_problem(self._report, "seal", place, text, record.position)
         if behind:
             self._report.unsealed.append(
-                Unsealed(topic=place[0], partition=place[1], first=newest + 1, count=behind)
+                Unsealed(topic=place[0], partition=place[1], first=first_behind, count=behind)
             )
 
     async def _check_range(self, place: Place, item: _Range) -> None:

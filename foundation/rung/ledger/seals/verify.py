@@ -416,11 +416,68 @@ class _Verifier:
                         end,
                         wanted - 1,
                     )
-                first = max(sealed, await self._ledger.start(name, partition))
-                if end > first:
-                    self._report.unsealed.append(
-                        Unsealed(topic=name, partition=partition, first=first, count=end - first)
-                    )
+                await self._count_unsealed(place, sealed, end)
+
+    async def _count_unsealed(self, place: Place, sealed: int, end: int) -> None:
+        """Report the records behind the newest seal of a partition, and those missing there."""
+        position = first = max(sealed, await self._ledger.start(*place))
+        count = end - first
+        if self._report.sealed:  # else they are all records
+            count, limit = 0, _READ
+            while position < end:
+                try:
+                    records = await self._ledger.read(*place, position, min(limit, end - position))
+                except LedgerTrimmed:
+                    position = max(position, await self._ledger.start(*place))
+                    continue
+                except LedgerDamaged:
+                    if limit > 1:
+                        limit //= 2
+                        continue
+                    records = []
+                after = (
+                    records[0].position
+                    if records
+                    else await self._behind_gap(place, position, end)
+                )
+                if after > position:
+                    self._report_gap(place, position, after - 1)
+                position = after
+                for record in records:
+                    if record.position > position:
+                        self._report_gap(place, position, record.position - 1)
+                    position, count = record.position + 1, count + 1
+                limit = _READ
+        if count:
+            signed = position <= (self._known.archived or {}).get(place, 0)
+            self._report.unsealed.append(
+                Unsealed(
+                    topic=place[0], partition=place[1], first=first, count=count, signed=signed
+                )
+            )
+
+    async def _behind_gap(self, place: Place, missing: int, end: int) -> int:
+        """Return a position behind a missing record where there is one, and none right before."""
+        there = end
+        while there - missing > 1:
+            middle = (missing + there) // 2
+            try:
+                found = await self._ledger.read(*place, middle, 1)
+            except (LedgerDamaged, LedgerTrimmed):
+                found = []
+            if found and found[0].position == middle:
+                there = middle
+            else:
+                missing = middle
+        return there
+
+    def _report_gap(self, place: Place, first: int, last: int) -> None:
+        """Report records that are missing behind the newest seal."""
+        if (*place, first, last) in self._known.holes:
+            self._note_hole(place, first, last)
+            return
+        text = f"positions {first} to {last} of {_name(place)} are missing, behind the newest seal"
+        self._add("missing", place, text, first, last)
 
     async def _records(self, place: Place, end: int) -> AsyncIterator[Record]:
         """Yield the readable records of a partition of `seals`."""
@@ -476,6 +533,22 @@ class _Verifier:
         last: int | None = None,
     ) -> None:
         add_problem(self._report, kind, place, text, first, last)
+
+
+def require_cover(report: SealReport) -> None:
+    """Take records that neither a seal nor a signature covers for a problem.
+
+    In a ledger that is in use they are the newest ones, which are sealed in a moment; in a copy
+    anybody may have added them.
+    """
+    for item in report.unsealed if report.sealed else ():
+        if not item.signed:
+            many = "1 record" if item.count == 1 else f"{item.count:,} records"
+            text = (
+                f"{item.topic}/{item.partition}: {many} from position {item.first} on, behind the "
+                "newest seal: neither a seal nor a signature covers them"
+            )
+            add_problem(report, "unsealed", (item.topic, item.partition), text, item.first)
 
 
 def add_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem

@@ -28,6 +28,7 @@ from rung.cli.operations.ledger.verify import (
 )
 from rung.cli.output import counted, flat, local_time, print_json, printable, size
 from rung.events import LedgerError, LedgerTrimmed, RungError
+from rung.ledger.seals.verify import require_cover
 
 if TYPE_CHECKING:
     from rung.ledger.archive import Report
@@ -154,6 +155,7 @@ async def _audit_archive(
     public_keys, anchor = trusted
     keys = await asyncio.to_thread(keys_of, url, public_keys)
     report, seals = await verify_archive(url, keys, await read_anchors(anchor), known)
+    require_cover(seals)
     if not link.json:
         _print_archive(report)
     async with open_archive(url, report) as ledger:

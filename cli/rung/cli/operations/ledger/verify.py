@@ -24,7 +24,7 @@ from rung.events import RungError, topic
 from rung.ledger.seals import ENVIRONMENT, SealKey, parse_public
 from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals.exported import verify_export
-from rung.ledger.seals.verify import Known
+from rung.ledger.seals.verify import Known, require_cover
 from rung.ledger.seals.verify import verify as verify_seals
 
 if TYPE_CHECKING:
@@ -46,22 +46,34 @@ anchor_option: Final = click.option(
     metavar="FILE|URL",
     help="Where the signed heads were kept, see `rung up --anchor`.",
 )
+strict_option: Final = click.option(
+    "--strict/--no-strict",
+    default=None,
+    help="Whether records that neither a seal nor a signature covers are a failure."
+    "  [default: of exports and archives; of a ledger they are sealed within seconds]",
+)
 
 
 @click.command("verify")
 @ledger_option
 @key_option
 @anchor_option
+@strict_option
 @linked
 async def verify(
-    source: Path | str | None, public_keys: tuple[str, ...], anchor: str | None, link: Link
+    source: Path | str | None,
+    public_keys: tuple[str, ...],
+    anchor: str | None,
+    strict: bool | None,  # noqa: FBT001 - an option
+    link: Link,
 ) -> int:
     """Check the records of a ledger against its seals.
 
     Names each record that was altered, each range that is missing, each end that was cut off, and
-    each seal that is wrong; and, apart, what is not sealed yet. It can run while Rung does. Exit
-    code 0: all is as it was sealed; 1: something is not; 6: there are no seals, so nothing can be
-    said. `rung audit` does this first, and then decides every decision again.
+    each seal that is wrong; and, apart, what is not sealed yet, which in a copy must be signed.
+    It can run while Rung does. Exit code 0: all is as it was sealed; 1: something is not; 6: there
+    are no seals, so nothing can be said. `rung audit` does this first, and then decides every
+    decision again.
     """
     if source is None:
         if not has_ledger(link.data):
@@ -70,7 +82,7 @@ async def verify(
                 " export or an archive with --ledger"
             )
         source = link.data
-    report = await verify_source(source, public_keys, anchor)
+    report = await verify_source(source, public_keys, anchor, strict=strict)
     if link.json:
         print_json(report)
     else:
@@ -81,9 +93,20 @@ async def verify(
 
 
 async def verify_source(
-    source: Path | str, public_keys: tuple[str, ...] = (), anchor: str | None = None
+    source: Path | str,
+    public_keys: tuple[str, ...] = (),
+    anchor: str | None = None,
+    *,
+    strict: bool | None = None,
 ) -> SealReport:
     """Check the ledger that a path or an URL names against its seals.
+
+    Args:
+        source: what to check.
+        public_keys: the trusted public keys, if not the installation's own.
+        anchor: where signed heads were kept.
+        strict: whether records that neither a seal nor a signature covers are a problem; by
+            default those of exports and archives are.
 
     Raises:
         RungError: it is no ledger, export or archive; a key or the anchor cannot be read.
@@ -91,14 +114,22 @@ async def verify_source(
     anchors = await read_anchors(anchor)
     keys = await asyncio.to_thread(keys_of, source, public_keys)
     cluster = isinstance(source, str) and source.startswith(KAFKA)  # noqa: ASYNC240 - a string is no path
+    copy = True
     if isinstance(source, str) and not cluster:
-        return (await verify_archive(source, keys, anchors))[1]
-    if isinstance(source, Path) and await asyncio.to_thread(is_export, source):
+        report = (await verify_archive(source, keys, anchors))[1]
+    elif isinstance(source, Path) and await asyncio.to_thread(is_export, source):
         with await asyncio.to_thread(source.open, "rb") as lines:
-            return await verify_export(lines, keys, anchors)
-    expiring = (topic.METRICS, topic.LOGS) if cluster else ()
-    async with open_source(source) as ledger:
-        return await verify_seals(ledger, Known(keys=keys, anchors=anchors, expiring=expiring))
+            report = await verify_export(lines, keys, anchors)
+    else:
+        copy = False
+        expiring = (topic.METRICS, topic.LOGS) if cluster else ()
+        async with open_source(source) as ledger:
+            report = await verify_seals(
+                ledger, Known(keys=keys, anchors=anchors, expiring=expiring)
+            )
+    if copy if strict is None else strict:
+        require_cover(report)
+    return report
 
 
 async def verify_archive(
@@ -217,6 +248,10 @@ def print_seals(report: SealReport) -> None:
     if report.unsealed and report.sealed:
         count = sum(item.count for item in report.unsealed)
         click.echo(f"not sealed yet: {counted(count, 'record')}")
+        for item in report.unsealed[:_SHOWN]:
+            covered = ", covered by a signature" if item.signed else ""
+            place = f"{item.topic}/{item.partition}"
+            click.echo(f"  {place}: {item.count:,} from position {item.first} on{covered}")
     for note in report.notes:
         click.echo(f"  note: {printable(note)}")
     if report.keys and not report.compared:

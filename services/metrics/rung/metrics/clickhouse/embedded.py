@@ -128,7 +128,9 @@ class Embedded:
                 file.write(encode_block(columns))
                 file.seek(0)
                 source = f"'/dev/fd/{file.fileno()}'"  # the folder's own path may hold wildcards
-                self._query(f"INSERT INTO {table} ({names}) FROM INFILE {source} FORMAT Native", {})
+                self._query(
+                    f"INSERT INTO {table} ({names}) FROM INFILE {source} FORMAT Native", {}
+                )
         except OSError as error:
             raise SeriesUnavailable(f"{self.folder} cannot be written ({error})") from error
 
