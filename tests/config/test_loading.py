@@ -303,6 +303,39 @@ def test_single_draws_once() -> None:
 
 
 @pytest.mark.parametrize(
+    "searcher",
+    [
+        "random, max_trials: 3",
+        "grid",
+        "adaptive_asha, max_trials: 3, max_time: 9, time_metric: epochs",
+    ],
+)
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ("{lr: [0.1, 0.01], net: {widths: [8, 16], depth: 2}}", "constant, here lr, net.widths)"),
+        ("{lr: {bounds: [0.1, 0.2]}, c: 1}", "constant, here lr.bounds)"),
+        ("{lr: {from: 0.1, to: 0.2}}", "`{type: categorical, vals: […]}`"),
+        ("{lr: '[0.1:0.2]'}", "`{type: categorical, vals: […]}`"),
+        ("{lr: {type: double, minval: 0.1, maxval: 0.2, count: 3}, widths: [8, 16]}", None),
+        ("{}", None),
+    ],
+)
+def test_a_search_over_constants_is_told(searcher: str, space: str, told: str | None) -> None:
+    """Where nothing is drawn, because a range or a choice was not read as one, that is said."""
+    text = (
+        "entrypoint: python3 train.py\n"
+        f"searcher: {{metric: loss, name: {searcher}}}\nhyperparameters: {space}\n"
+    )
+    warnings = given(text).warnings
+    name = searcher.partition(",")[0]
+    assert [it.startswith(f"the searcher `{name}` has nothing to search") for it in warnings] == (
+        [] if told is None else [True]
+    )
+    assert all(it.endswith(told or "") for it in warnings)
+
+
+@pytest.mark.parametrize(
     ("metric", "warned"),
     [
         ("accuracy", True),

@@ -92,6 +92,7 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
     found.extend(secret.warnings_of(tree))
     leaves = space.leaves()
     found.extend(_drawn_once(_given(tree, ("searcher", "name")), leaves))
+    found.extend(_never_drawn(_given(tree, ("searcher", "name")), leaves))
     found.extend(_exponents(leaves))
     found.extend(_least(_given(tree, ("searcher",))))
     return found
@@ -110,6 +111,31 @@ def _drawn_once(method: Any, leaves: Sequence[Leaf]) -> list[str]:
             " `random`, `grid` or `adaptive_asha`"
         )
     ]
+
+
+def _never_drawn(method: Any, leaves: Sequence[Leaf]) -> list[str]:
+    """Return a warning if a method that compares trials is given constants alone.
+
+    A range or a choice in a spelling that is not known is a constant, as is a plain list.
+    """
+    options = options_named(method)
+    constants = [it.parameter.val for it in leaves if isinstance(it.parameter, Const)]
+    if options is None or options.SPACE == "constants" or not 0 < len(leaves) == len(constants):
+        return []
+    warning = (
+        f"the searcher `{method}` has nothing to search: all hyperparameters are constants; write"
+        " a range as `{type: double, minval: …, maxval: …}`, a choice as"
+        " `{type: categorical, vals: […]}`"
+    )
+    lists = [
+        dotted(leaf.path)
+        for leaf, val in zip(leaves, constants, strict=True)
+        if isinstance(val, list)
+    ]
+    if lists:
+        listed = shortened(", ".join(lists), 120)
+        warning += f" (a plain list is a constant, here {listed})"
+    return [warning]
 
 
 def _exponents(leaves: Sequence[Leaf]) -> list[str]:

@@ -1,5 +1,6 @@
 """`rung preview`: simulates a search with made-up metrics; prints its cost and first trials."""
 
+import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence
@@ -117,7 +118,9 @@ def _print_samples(facts: dict[str, Any], space: Sequence[Leaf]) -> None:
     """Print trials in columns, and their hyperparameters in rows."""
     samples = [item["hyperparameters"] for item in facts["samples"]]
     drawn = [leaf for leaf in space if not isinstance(leaf.parameter, Const)]
-    constant = len(space) - len(drawn)
+    constant = [
+        (".".join(it.path), _value(samples[0], it.path)) for it in space if it not in drawn
+    ]
     if drawn:
         click.echo()
         trials = [f"trial {item['trial']}" for item in facts["samples"]]
@@ -129,21 +132,21 @@ def _print_samples(facts: dict[str, Any], space: Sequence[Leaf]) -> None:
             ],
             right=trials,
         )
-    notes = []
     if constant:
-        notes.append(f"{counted(constant, 'hyperparameter')} more: the same in all trials.")
+        click.echo()
+        print_table(["hyperparameter", "the same in all trials"], constant)
     if drawn and not facts["seed_given"]:
-        notes.append(
+        click.echo()
+        click.echo(
             f"Drawn with seed {facts['seed']}. A search has a seed of its own, unless the file"
             " gives\nreproducibility.experiment_seed."
         )
-    if drawn and notes:
-        click.echo()
-        click.echo("\n".join(notes))
 
 
 def _value(hparams: dict[str, Any], path: Sequence[str]) -> Any:
     value: Any = hparams
     for name in path:
         value = value[name]
-    return f"{value:.4g}" if isinstance(value, float) else value
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
