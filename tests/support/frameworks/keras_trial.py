@@ -26,11 +26,13 @@ class Burning(rk.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """One more batch."""
-        if not self.passing:
-            self.fuse.reach(before(self._tracker.progress.batches + 1))
+        progress = self._tracker.progress
+        trained = batch + 1 > progress.batch_in_epoch
+        if trained:
+            self.fuse.reach(before(progress.batches + 1))
         super().on_train_batch_end(batch, logs)
-        if not self.passing:
-            self.fuse.reach(after(self._tracker.progress.batches))
+        if trained:
+            self.fuse.reach(after(progress.batches))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """One more epoch."""

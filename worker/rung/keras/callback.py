@@ -5,6 +5,12 @@ validates between its last batch and `on_epoch_end`, so what is due at the last 
 that; and other callbacks act there (a learning rate is reduced), so this one must come last. A
 run that finds itself at its length was killed on its way out: it reports its last validation once
 more and trains nothing.
+
+Keras calls the hooks of a beginning in every run: `on_train_begin`, and `on_epoch_begin` also for
+an epoch that goes on in its middle. What they do was done before the checkpoint. So weights,
+optimizer and the states of callbacks are set behind the last of those hooks; those of an epoch
+that does begin run on what the checkpoint holds. Batches that were trained before are shown to no
+other callback.
 """
 
 from collections.abc import Mapping
@@ -16,9 +22,10 @@ import keras
 from rung import core
 from rung.keras import determinism, state
 from rung.keras.collectives import exchange_of
-from rung.keras.data_parallel import DataParallel, learned, without_writers
+from rung.keras.data_parallel import DataParallel, layers_of, learned, without_writers
 from rung.training import batch_size as batch_sizes
-from rung.training import rng
+from rung.training import callback_states, rng
+from rung.training.callback_states import CallbackStates
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
@@ -27,6 +34,16 @@ if TYPE_CHECKING:
     from rung.keras.exact import ExactFit
 
 _NEVER: Final = 1 << 40
+_NO_STATE: Final = ("params", "validation_data", "monitor_op", "min_delta")
+"""Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
+which they determine again at the first validation."""
+_REPORTERS: Final = (
+    keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.RemoteMonitor,
+    keras.callbacks.TensorBoard,
+)
+"""Callbacks of Keras' own that have nothing but files and connections."""
 
 
 class Heartbeat(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -51,9 +68,10 @@ class Callback(Heartbeat):
             of an epoch by itself.
         batch_size: how many records a batch holds; `global_batch_size` of the hyperparameters
             by default. Only counts of records need it.
-        keep: other callbacks whose state is to be part of checkpoints, by names of your choice:
-            `{"patience": early_stopping}`. Kept is what their `state_dict` returns, or else
-            their plain attributes.
+        keep: what else is to be part of checkpoints, by names of your choice, such as an object
+            that a function of a `LambdaCallback` uses. Kept is what its `state_dict` returns, or
+            else its attributes. The states of the callbacks given to `fit` are kept by themselves,
+            but with `reproducibility: {exact: false}` only of those named here.
     """
 
     def __init__(
@@ -83,20 +101,12 @@ class Callback(Heartbeat):
             )
         self._keep = dict(keep or {})
         self._found: tuple[Path, bool] | None = None
-        self._asked = self._within = False
+        self._asked = self._within = self._stopped = False
+        self._states: CallbackStates | None = None
         self._resumed: state.Resumed | None = None
         self._begun: rng.Generators | None = None
         self._epoch_open = False
         self._left = False
-
-    @property
-    def passing(self) -> bool:
-        """Whether the batch at hand was trained by an earlier run and only goes by.
-
-        An epoch that goes on in its middle shows all its batches to callbacks, so that they
-        count as they would have; what must not happen twice can ask here.
-        """
-        return self._exact is not None and self._exact.passing
 
     def initial_epoch(self) -> int:
         """Return at which epoch `fit(…, initial_epoch=…)` is to begin: where the trial is.
@@ -105,24 +115,29 @@ class Callback(Heartbeat):
         `reproducibility: {exact: false}` needs it.
         """
         self._find()
-        return _NEVER if self._tracker.complete else self._tracker.progress.epochs
+        return _NEVER if self._over else self._tracker.progress.epochs
 
     def set_model(self, model: Any) -> None:
         """Take the model, and see to it that no other callback comes later."""
         super().set_model(model)
         if self._exact is None:
+            self._states = self._states or self._states_of([])
             return
-        listed = self._exact.callbacks_around(self)
+        listed = self._exact.take_callbacks(self)
         own = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
-        after = listed.callbacks[listed.callbacks.index(self) + 1 :]
+        after = listed[listed.index(self) + 1 :]
         late = [type(other).__name__ for other in after if not isinstance(other, own)]
         if late:
             raise NotResumable(
                 f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what "
                 "they do at the end of an epoch is part of the checkpoint that it makes there"
             )
+        others = [other for other in listed if other is not self]
+        if self._states is None:
+            self._states = self._states_of(others)
         if not self._run.distributed.is_chief:
-            listed.callbacks = without_writers(listed.callbacks)
+            others = without_writers(others)
+        self._exact.show([*others, self])
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Resume from the trial's newest checkpoint, if there is one."""
@@ -137,6 +152,8 @@ class Callback(Heartbeat):
         determinism.tell(self._run)
         self._stand_before_training()
         self._tell_batch_size()
+        if self._states is not None:
+            self._states.demand_complete()
         self._find()
         self._resume()
         if self._parallel is not None:
@@ -144,52 +161,52 @@ class Callback(Heartbeat):
         if self._resumed is None:
             batches = self._tracker.progress.batches
             state.new_seeds(self._run, self.model, self._shared, batches)
-        if self._tracker.complete:
+        elif self._over or not self._within:
+            self._set_moment(self._resumed, within=False)
+            self._resumed = None
+        if self._over:
             self._tracker.report_validation_again()
-            if self._resumed is not None:
-                state.set_generators(self._resumed.now, self._resumed.tensorflow)
             self._leave()
             if self._exact is not None:
                 self._exact.resume(self.model, None, _NEVER, within=False)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set what a checkpoint kept, or remember the generators for one."""
-        resumed = self._resumed
-        progress = self._tracker.progress
-        self._resumed = None
+        """Remember the generators for a checkpoint; go on in the middle of an epoch."""
+        resumed, self._resumed = self._resumed, None
+        progress, skip = self._tracker.progress, self._tracker.progress.batch_in_epoch
         self._epoch_open = True
         if resumed is None:
             self._begun = state.same_generators(self._run.distributed)
             if self._exact is not None:
                 self._exact.begin_epoch(progress.epochs, epoch, 0, _nothing, dict)
             return
-        state.set_callbacks(self._keep, resumed)
-        within, skip = self._within, progress.batch_in_epoch
-        self._begun = resumed.begun if within else resumed.now
-        own = resumed.of_rank(self._run.distributed)
-        now = own.now if skip else self._begun
+        self._within = False
+        self._set()
+        self._begun = resumed.begun
         state.set_generators(self._begun)
+        if self._exact is None:  # the epoch is begun again
+            self._set_moment(resumed, within=False)
+            state.set_generators(self._begun)
+            return
 
         def arrive() -> None:
-            state.set_moment(self.model, self._shared, resumed, within=skip > 0)
-            ahead = self._exact is not None and self._exact.ahead
-            state.set_generators(None if ahead else now, own.tensorflow)
-            if own.seeds is None:
-                state.new_seeds(self._run, self.model, self._shared, progress.batches)
-            else:
-                state.set_seeds(self.model, self._shared, own.seeds)
-            if self._exact is not None:
-                self._exact.arrived()
+            assert self._exact is not None
+            self._set_moment(resumed, within=True)
+            self._exact.arrived()
 
-        if self._exact is None:
-            arrive()
-        else:
-            answer = self.model.get_metrics_result
-            self._exact.begin_epoch(progress.epochs, epoch, skip, arrive, answer)
+        answer = self.model.get_metrics_result
+        self._exact.show_only(self)
+        self._exact.begin_epoch(progress.epochs, epoch, skip, arrive, answer)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Report, validate, checkpoint and leave, as is due."""
-        if self.passing or self._left:
+        exact_fit = self._exact
+        if exact_fit is not None and exact_fit.passing:
+            self._tracker.alive()
+            if exact_fit.passed() and self._stopped:
+                self.model.stop_training = True  # the epoch's end is still to come
+            return
+        if self._left:
             self._tracker.alive()
             return
         self._agree()
@@ -209,6 +226,8 @@ class Callback(Heartbeat):
         tracker = self._tracker
         self._epoch_open = False
         if self._left:
+            if self._exact is not None:
+                self._exact.show_all()
             return
         self._agree()
         tracker.epoch_done()
@@ -238,9 +257,19 @@ class Callback(Heartbeat):
             self._leave()
 
     def _leave(self) -> None:
-        """Have Keras end; the validation that would follow within an epoch is left out."""
+        """Have Keras end, within an epoch without its end.
+
+        Left out are the validation, and what other callbacks do at the end of an epoch.
+        """
         self._left = True
+        if self._exact is not None and self._epoch_open:
+            self._exact.show_only(self)
         self.model.stop_training = True
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing is left to train: the length is reached, or a callback has said so."""
+        return self._tracker.complete or (self._stopped and not self._within)
 
     @property
     def _shared(self) -> Any:
@@ -278,13 +307,55 @@ class Callback(Heartbeat):
         if self._found is None:
             return
         folder, same_trial = self._found
-        state.load_weights(folder, self.model)
         if same_trial:
             self._resumed = state.Resumed(folder)
+        self._set()
         if self._exact is not None:
             progress = self._tracker.progress
             at, within = folder if same_trial else None, progress.batch_in_epoch > 0
             self._exact.resume(self.model, at, progress.epochs, within=within)
+
+    def _set(self) -> None:
+        """Set weights and optimizer, and of this trial's checkpoint the states of callbacks."""
+        if self._found is None:
+            return
+        folder, same_trial = self._found
+        state.load_weights(folder, self.model)
+        if same_trial and self._states is not None:
+            self._states.read(folder / callback_states.FILE)
+
+    def _set_moment(self, resumed: state.Resumed, *, within: bool) -> None:
+        """Set what belongs to the moment: the generators, and what layers draw from."""
+        own = resumed.of_rank(self._run.distributed)
+        state.set_moment(self.model, self._shared, resumed, within=within)
+        ahead = self._exact is not None and self._exact.ahead
+        state.set_generators(None if ahead else own.now, own.tensorflow)
+        if own.seeds is None:
+            state.new_seeds(self._run, self.model, self._shared, self._tracker.progress.batches)
+        else:
+            state.set_seeds(self.model, self._shared, own.seeds)
+
+    def _states_of(self, callbacks: list[Any]) -> CallbackStates:
+        """Return the states of callbacks, and of what else is to be kept."""
+        kept = {f"keep[{name!r}]": each for name, each in self._keep.items()}
+        others = [
+            each
+            for each in callbacks
+            if not isinstance(each, _REPORTERS)
+            and not any(each is other for other in self._keep.values())
+        ]
+        found = callback_states.named(others)
+        own = [name for name, each in found.items() if type(each).__module__.startswith("keras.")]
+
+        def of_loop() -> list[Any]:
+            model = self.model
+            parts = [model, *layers_of(model), *model.metrics]
+            optimizer = [] if model.optimizer is None else [model.optimizer]
+            weights = [*model.variables, *(each for it in optimizer for each in it.variables)]
+            values = [each.value for each in weights]
+            return [self._run, self, *callbacks, *parts, *optimizer, *weights, *values]
+
+        return CallbackStates(found | kept, of_loop, left_out=_NO_STATE, resources=own)
 
     def _find(self) -> None:
         """Fetch the trial's newest checkpoint, once."""
@@ -295,6 +366,8 @@ class Callback(Heartbeat):
             pass
         progress = self._tracker.progress
         self._within = progress.batch_in_epoch > 0
+        if self._found is not None and self._found[1]:
+            self._stopped = state.Resumed(self._found[0]).stopped
         if self._exact is None:  # the epoch is begun again
             progress.batch_in_epoch = progress.records_in_epoch = 0
 
@@ -327,9 +400,11 @@ class Callback(Heartbeat):
                     self.model,
                     self._shared,
                     begun=begun,
-                    kept=self._keep,
+                    stopped=bool(self.model.stop_training),
                     ranks=together,
                 )
+                if self._states is not None:
+                    self._states.write(folder / callback_states.FILE)
                 if self._exact is not None:
                     self._exact.save(folder)
 

@@ -255,17 +255,17 @@ def _same(value: Any, other: Any) -> Any:
 def learned(model: Any) -> Iterator[Any]:
     """Yield what layers that are not frozen learn without gradients, such as running means."""
     frozen = {
-        id(weight) for layer in _layers(model) if not layer.trainable for weight in layer.weights
+        id(weight) for layer in layers_of(model) if not layer.trainable for weight in layer.weights
     }
     yield from (each for each in model.non_trainable_weights if id(each) not in frozen)
 
 
-def _layers(model: Any) -> Iterator[Any]:
+def layers_of(model: Any) -> Iterator[Any]:
     """Yield a model's layers, those of models within it, too."""
     for layer in model.layers:
         yield layer
         if isinstance(layer, keras.Model):
-            yield from _layers(layer)
+            yield from layers_of(layer)
 
 
 def _weighted(gradient: Any, share: Any) -> Any:

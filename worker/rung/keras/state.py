@@ -1,16 +1,17 @@
 """A Keras trial's state as files of a checkpoint, and back.
 
     model.weights.h5   weights, layers' states, the optimizer: what `model.load_weights` reads
-    training.npz       running sums of metrics, states of seed generators, arrays of callbacks
-    keras.json         generators at the moment and at the epoch's beginning, callbacks' numbers;
-                       where several ranks train, what each of them draws from
+    training.npz       running sums of metrics, states of seed generators
+    keras.json         generators at the moment and at the epoch's beginning; whether a callback
+                       has ended the training; where several ranks train, what each draws from
+    callbacks.npz      the states of callbacks (`rung.training.callback_states`)
     iterator.*         the state of a tf.data iterator, where there is one
 
 Nothing of it is unpickled.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,10 +29,6 @@ _NUMBERS: Final = "keras.json"
 _METRIC: Final = "metric-"
 _SEED_MAX: Final = 0x7FFFFFFF
 """A seed's words are unsigned on TensorFlow, and signed on torch."""
-_PLAIN: Final = (str, int, float, bool, type(None))
-_FOREIGN: Final = frozenset({"params", "validation_data", "monitor_op", "min_delta"})
-"""Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
-which they determine again at the first validation."""
 
 
 class Resumed:
@@ -43,7 +40,8 @@ class Resumed:
             self.arrays: Final = dict(arrays.items())
         self.now: Final = rng.from_json(numbers["now"])
         self.begun: Final = rng.from_json(numbers["begun"])
-        self.callbacks: Final[dict[str, dict[str, Any]]] = numbers["callbacks"]
+        self.stopped: Final[bool] = numbers["stopped"]
+        """Whether a callback had ended the training by then."""
         self._chief: Final = Drawing(self.now, numbers["tensorflow"], None)
         self._ranks: Final[list[dict[str, Any]]] = numbers.get("ranks") or []
 
@@ -75,7 +73,7 @@ def write(  # noqa: PLR0913 - the parts of a checkpoint
     shared: Any,
     *,
     begun: rng.Generators,
-    kept: Mapping[str, Any],
+    stopped: bool,
     ranks: list[dict[str, Any]],
 ) -> None:
     """Write the state of this moment.
@@ -85,27 +83,16 @@ def write(  # noqa: PLR0913 - the parts of a checkpoint
         model: the model, compiled and built.
         shared: the state of the generator that unseeded draws share, where it is known.
         begun: the generators when the epoch began.
-        kept: callbacks whose state to keep, by name.
+        stopped: whether a callback has ended the training.
         ranks: what each rank draws from, where there are several.
     """
     model.save_weights(str(folder / WEIGHTS))
     arrays = {name: _numpy(variable) for name, variable in _variables(model, shared)}
-    callbacks: dict[str, dict[str, Any]] = {}
-    for name, callback in kept.items():
-        callbacks[name] = {}
-        for field, value in _state_of(callback).items():
-            if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-                callbacks[name][field] = {"arrays": len(value)}
-                arrays |= {f"{name}/{field}/{i}": part for i, part in enumerate(value)}
-            elif isinstance(value, np.ndarray):
-                arrays[f"{name}/{field}"] = value
-            else:
-                callbacks[name][field] = value
     np.savez(folder / _ARRAYS, **arrays)
     numbers: dict[str, Any] = {
         "now": rng.to_json(rng.capture()),
         "begun": rng.to_json(begun),
-        "callbacks": callbacks,
+        "stopped": stopped,
         "tensorflow": _tensorflow_generator(),
     }
     if ranks:
@@ -189,24 +176,6 @@ def set_generators(generators: rng.Generators | None, tensorflow: list[int] | No
         tf.random.get_global_generator().state.assign(tensorflow)
 
 
-def set_callbacks(kept: Mapping[str, Any], resumed: Resumed) -> None:
-    """Give callbacks their states back."""
-    for name, callback in kept.items():
-        fields = dict(resumed.callbacks.get(name, {}))
-        for field, value in fields.items():
-            if isinstance(value, dict) and set(value) == {"arrays"}:
-                parts = range(value["arrays"])
-                fields[field] = [resumed.arrays[f"{name}/{field}/{i}"] for i in parts]
-        prefix = f"{name}/"
-        for path, array in resumed.arrays.items():
-            if path.startswith(prefix) and path.count("/") == 1:
-                fields[path.removeprefix(prefix)] = array
-        if hasattr(callback, "load_state_dict"):
-            callback.load_state_dict(fields)
-        else:
-            vars(callback).update(fields)
-
-
 def metric_values(model: Any) -> list[Any]:
     """Return the running sums of the model's metrics."""
     return [_numpy(variable) for variable in model.metrics_variables]
@@ -242,23 +211,6 @@ def _seeds(model: Any, shared: Any) -> list[Any]:
 
 def _numpy(variable: Any) -> Any:
     return keras.ops.convert_to_numpy(variable.value)
-
-
-def _state_of(callback: Any) -> dict[str, Any]:
-    """Return a callback's state: by its two methods, or its plain attributes."""
-    if hasattr(callback, "state_dict"):
-        found: dict[str, Any] = callback.state_dict()
-        return found
-    fields = vars(callback).items()
-    return {name: value for name, value in fields if name not in _FOREIGN and _is_plain(value)}
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, np.ndarray | np.generic):
-        return True
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return isinstance(value, _PLAIN)
 
 
 def _tensorflow_generator() -> list[int] | None:

@@ -48,6 +48,11 @@ class Feed:
         """Whether a thread reads the data again, ahead of training: the generators that it draws
         from are where it left them."""
 
+    @property
+    def arrived(self) -> bool:
+        """Whether all batches that were trained before have gone by."""
+        return self._skipped >= self._skip
+
     def begin(self, epoch: int, skip: int, arrive: Arrive, answer: Answer) -> None:  # noqa: ARG002 - counts in TensorFlow's
         """Begin an epoch.
 
@@ -65,12 +70,12 @@ class Feed:
     def __call__(self, source: Any) -> Any:
         """Train with the next batch, or pass it by."""
         source = self._source(source)
-        self.skipping = self._skipped < self._skip
+        self.skipping = not self.arrived
         if not self.skipping:
             return self.inner(source)
         self._pass_by(source)
         self._skipped += self._per_call
-        if self._skipped >= self._skip:
+        if self.arrived:
             self._arrive()
         return self._answer()
 

@@ -32,6 +32,8 @@ class ExactFit:
         self._run: Final = run
         self._feed: Feed | None = None
         self._hooks: DatasetHooks | None = None
+        self._listed: Any = None
+        self._shown: list[Any] = []
         self.batch_size: int | None = None
         """How many records `fit` has in a batch; None: Keras does not know."""
 
@@ -112,6 +114,39 @@ class ExactFit:
         """Note that the position is reached."""
         if self._feed is not None:
             self._feed.ahead = False
+
+    def take_callbacks(self, owner: Any) -> list[Any]:
+        """Return the callbacks among which one is; call this in `set_model`.
+
+        Raises:
+            NotResumable: it is in no list.
+        """
+        self._listed = self.callbacks_around(owner)
+        return list(self._listed.callbacks)
+
+    def show(self, callbacks: list[Any]) -> None:
+        """Have these callbacks called, in this order, from the next hook on."""
+        self._shown = callbacks
+        self.show_all()
+
+    def show_only(self, owner: Any) -> None:
+        """Have no hook called but of one callback: the others have seen what happens, or must not.
+
+        So it is for batches that were trained before, and on the way out of an epoch that has not
+        ended.
+        """
+        self._listed.callbacks = [owner]
+
+    def show_all(self) -> None:
+        """Have all callbacks called again, from the next hook on."""
+        self._listed.callbacks = self._shown
+
+    def passed(self) -> bool:
+        """Have all callbacks called again if no other batch goes by, and return whether so."""
+        assert self._feed is not None
+        if self._feed.arrived:
+            self.show_all()
+        return self._feed.arrived
 
     def save(self, folder: Path) -> None:
         """Write the position into a folder."""

@@ -5,6 +5,7 @@ import keras
 from rung.training.seams import AddOn, Kind, Seam
 
 _PLACE = "a run that resumes does not find its place in the training data"
+_HOOKS = "callbacks act again on batches that were trained before, and their states are lost"
 _ALWAYS = (
     Seam(
         "keras:Model.fit",
@@ -59,6 +60,9 @@ _ALWAYS = (
         "a callback behind Rung's is not noticed, and its state at a checkpoint is lost",
         ("self",),
     ),
+    Seam("keras.callbacks:CallbackList.on_train_begin", Kind.NAMES, _HOOKS, ("callbacks",)),
+    Seam("keras.callbacks:CallbackList.on_train_batch_begin", Kind.NAMES, _HOOKS, ("callbacks",)),
+    Seam("keras.callbacks:CallbackList.on_epoch_end", Kind.NAMES, _HOOKS, ("callbacks",)),
     Seam(
         "keras.src.random.seed_generator:global_seed_generator",
         Kind.ATTRIBUTE,
