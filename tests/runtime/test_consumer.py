@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
+
 from rung.events import Event, LedgerUnavailable, topic
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger
@@ -109,3 +111,20 @@ async def test_what_was_not_written_is_not_passed() -> None:
     assert ledger.failing == 0
     assert [it for it in ledger.writes if it not in {"commit 1", "commit 3"}] == ["both 2"]
     assert await ledger.end(*PLACE) == 3
+
+
+async def test_a_loop_beside_does_not_end_in_silence() -> None:
+    """An error of any kind ends the consumer, which then says so and does not stand still."""
+    ledger = Broken()
+    await write(ledger, resume(1, "a"))
+    with pytest.raises(RuntimeError, match="of another kind"):
+        async with asyncio.timeout(20):
+            await relay(ledger, IT)
+
+
+class Broken(Counted):
+    """Cannot commit, for a reason that no ledger names."""
+
+    async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
+        """Fail."""
+        raise RuntimeError("of another kind")

@@ -48,21 +48,27 @@ class Consumer:
     async def run(self) -> None:
         """Process records until cancelled.
 
+        An error of any of the loops ends all of them.
+
         Raises:
             LedgerError: the ledger failed; run again to go on from the committed position.
         """
         await self._dead_letters.open()
         start = await self._start()
         self._passed.clear()
-        works = (self._answer(), self._beside(), self._commit_passed())
-        beside = [asyncio.create_task(work) for work in works]
+        works = (self._follow(start), self._answer(), self._beside(), self._commit_passed())
+        loops = [asyncio.create_task(work) for work in works]
         try:
-            async for records in self._ledger.follow(*self._place, start):
-                await self._deliver(records)
+            await asyncio.gather(*loops)
         finally:
-            for task in beside:
+            for task in loops:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*loops, return_exceptions=True)
+
+    async def _follow(self, start: int) -> None:
+        """Process the records from a position on."""
+        async for records in self._ledger.follow(*self._place, start):
+            await self._deliver(records)
 
     @property
     def _place(self) -> tuple[str, int]:
