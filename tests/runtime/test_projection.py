@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import errno
+import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,7 +33,8 @@ from rung.events.deadletter import (
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.projection import Projection, Projections
-from rung.runtime.projection.store import StoreDamaged, prepare
+from rung.runtime.projection import store as module
+from rung.runtime.projection.store import Store, StoreDamaged, prepare
 
 
 class Pauses(Projection):
@@ -637,3 +640,46 @@ async def test_further_topics_are_folded_by_themselves(tmp_path: Path) -> None:
     await _pause(ledger, "c", first=3)
     async with _running(ledger, tmp_path, Requests()) as running:
         assert await folded(running) == ["a", "b", "c", *["experiments"] * 3]
+
+
+async def test_no_file_takes_over_without_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was committed may not fit into the one file yet: then the old one goes on serving."""
+    monkeypatch.setattr(module, "_BUSY_S", 0.01)
+    serving = Store(Pauses(), "l1", tmp_path)
+    await serving.open()
+    beside = serving.beside(Pauses())
+    await beside.empty()
+    await beside.write(lambda: beside.db.execute("INSERT INTO pauses (id) VALUES ('a')"))
+    reader = sqlite3.connect(beside.path)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM pauses").fetchall()
+    await beside.write(lambda: beside.db.execute("INSERT INTO pauses (id) VALUES ('b')"))
+
+    with pytest.raises(LedgerUnavailable):
+        await serving.take_over(beside)
+    assert await serving.read(_names) == []
+    reader.close()
+    await serving.take_over(beside)
+    assert sorted(await serving.read(_names)) == ["a", "b"]
+    await serving.close()
+
+
+async def test_a_folder_that_is_removed_is_made_anew(ledger: MemoryLedger, tmp_path: Path) -> None:
+    """Its files are rebuilt beside the running process, which answers again without a restart."""
+    await _pause(ledger, "a")
+    folder = tmp_path / "projections"
+    async with _running(ledger, folder, Pauses()) as running:
+        assert await _found(running, ledger) == ["a"]
+        shutil.rmtree(folder)
+        await _pause(ledger, "b", first=2)
+        store = running.stores[Pauses.name]
+        store._local = threading.local()  # as of a thread that has not read yet
+        async with asyncio.timeout(20):
+            found: list[str] = []
+            while found != ["a", "b"]:
+                with contextlib.suppress(LedgerError):  # while it is being made anew
+                    found = await store.read(_names)
+                await asyncio.sleep(0)
+        assert (folder / "pauses.db").exists()

@@ -182,9 +182,25 @@ class Store:
         await self._in(self._writer, self._make)
 
     async def take_over(self, other: "Store") -> None:
-        """Go on with the file of another store, which is closed."""
+        """Go on with the file of another store, which is closed.
+
+        Raises:
+            LedgerError: not all that was committed can be brought into that one file, such as on a
+                full disk: this store goes on with its own.
+        """
+        await other.write(other.into_one_file)
         await other.close()
         await self._in(self._writer, self._replace, lambda: other.path.replace(self._path))
+
+    def into_one_file(self) -> None:
+        """Move what was committed from the write-ahead log into the file; within `write`.
+
+        Raises:
+            LedgerUnavailable: another connection holds the log.
+        """
+        (held, *_) = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if held:
+            raise LedgerUnavailable(f"{self._path} is being read; its log cannot be emptied")
 
     async def write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns in the one thread that writes.
@@ -269,6 +285,8 @@ class Store:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
+            if not self._path.parent.is_dir():
+                raise StoreDamaged(f"{self._path.parent} was removed") from error
             if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
                 raise StoreDamaged(f"{self._path} is damaged ({error})") from error
             if not (is_of_the_world(error) or isinstance(error, sqlite3.ProgrammingError)):
@@ -330,6 +348,7 @@ class Store:
                     self._db = None
                 for suffix in ("", "-wal", "-shm"):
                     self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 put()
                 db = _connect(self._path)
                 if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
