@@ -125,6 +125,14 @@ def test_records_that_nothing_covers(data: Path, tmp_path: Path, rung: Rung) -> 
     assert rung("verify", "--data", str(data), "--strict").code == 1
 
 
+def test_an_anchor_that_holds_nothing(data: Path, tmp_path: Path, rung: Rung) -> None:
+    """An empty file proves nothing, and is not taken for a proof."""
+    (tmp_path / "anchor").touch()
+    result = rung("verify", "--data", str(data), "--anchor", str(tmp_path / "anchor"))
+    assert result.code != 0
+    assert "holds no signed heads" in result.err
+
+
 def test_an_old_ledger_says_so(data: Path, rung: Rung) -> None:
     """Without seals and without a key nothing is wrong, and nothing is claimed: no success."""
     (data / FILE).unlink()

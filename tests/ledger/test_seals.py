@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from blake3 import blake3
+from msgspec import structs
 
 from rung.api import SealProblem, SealReport
 from rung.events import LedgerError, topic
@@ -292,6 +293,14 @@ async def test_an_earlier_copy_shows_by_the_anchor(attacker: Attacker, tmp_path:
     assert {problem.kind for problem in report.problems} == {"heads"}
 
 
+async def test_an_anchor_of_another_ledger(attacker: Attacker) -> None:
+    """It shows nothing about this one, and that is said."""
+    heads = await read_heads(attacker.ledger, 0)
+    assert heads is not None
+    (problem,) = (await attacker.verify(anchors=[structs.replace(heads, ledger="other")])).problems
+    assert "none of this ledger" in problem.text
+
+
 async def test_what_is_not_sealed_yet(attacker: Attacker) -> None:
     """Records behind the newest seal are named as such, which is no fault."""
     await attacker.ledger.append([example("rung.trial.closed.v1")])
@@ -447,7 +456,7 @@ async def test_each_line_of_an_export(lines: list[bytes], *, signed: bool) -> No
 
 
 async def test_a_record_added_to_an_export(lines: list[bytes]) -> None:
-    """It is no part of what was signed; without the signature nothing covers it, and that fails."""
+    """It is no part of what was signed; without the signature nothing covers it: that fails."""
     added = next(json.loads(line) for line in lines if b'"topic":"experiments"' in line)
     header = json.loads(lines[0])
     header["records"] += 1

@@ -249,6 +249,12 @@ def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None
             text = f"it has {export.lines:,} lines instead of the {end.lines:,} that were written"
         text += ": the export was altered, or damaged on its way"
         add_problem(report, "export", whole, text)
+    _check_signature(export, end, keys, report)
+
+
+def _check_signature(export: Export, end: End, keys: frozenset[str], report: SealReport) -> None:
+    """Check who signed the lines; those that are not sealed yet are covered by that."""
+    whole: Place = ("", 0)
     if end.key is None:
         alone = export.header.experiment is not None
         text = "the export is not signed: nothing vouches for records that were not sealed yet" + (

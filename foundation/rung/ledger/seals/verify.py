@@ -98,6 +98,10 @@ class _Verifier:
             self._check_heads(chains, found)
         report.sealed = bool(report.seals) or any(heads)
         self._check_heads_exist(heads, seals_ends)
+        anchored = {item.ledger for item in self._known.anchors}
+        if anchored and self._ledger.id not in anchored:
+            text = f"the anchor has heads of {', '.join(sorted(anchored))}, none of this ledger"
+            self._add("heads", (topic.SEALS, 0), text)
         await self._check_sealed()
         self._check_beginnings(trimmed)
         await self._check_ends(trimmed)

@@ -181,12 +181,21 @@ async def verify_archive(
 
 
 async def read_anchors(where: str | None) -> "list[Heads]":
-    """Return the heads that an anchor has, if one is named."""
+    """Return the heads that an anchor has, if one is named.
+
+    Raises:
+        RungError: it cannot be read, or has none.
+    """
     if where is None:
         return []
     from rung.runtime.sealing.anchor import read_anchor  # noqa: PLC0415 - the runtime, seldom
 
-    return await read_anchor(where)
+    heads = await read_anchor(where)
+    if not heads:
+        raise RungError(
+            f"the anchor {where} holds no signed heads: nothing can be compared with it"
+        )
+    return heads
 
 
 def keys_of(source: Path | str, public_keys: tuple[str, ...] = ()) -> frozenset[str]:
