@@ -313,10 +313,13 @@ def test_single_draws_once() -> None:
 @pytest.mark.parametrize(
     ("space", "told"),
     [
-        ("{lr: [0.1, 0.01], net: {widths: [8, 16], depth: 2}}", "constant, here lr, net.widths)"),
-        ("{lr: {bounds: [0.1, 0.2]}, c: 1}", "constant, here lr.bounds)"),
-        ("{lr: {from: 0.1, to: 0.2}}", "`{type: categorical, vals: […]}`"),
-        ("{lr: '[0.1:0.2]'}", "`{type: categorical, vals: […]}`"),
+        (
+            "{lr: [0.1, 0.01], net: {widths: [8, 16], depth: 2}}",
+            "; a plain list is a constant here: lr, net.widths",
+        ),
+        ("{lr: {bounds: [0.1, 0.2]}, c: 1}", "; a plain list is a constant here: lr.bounds"),
+        ("{lr: {from: 0.1, to: 0.2}}", "`rung.choice([…])`)"),
+        ("{lr: '[0.1:0.2]'}", "`rung.choice([…])`)"),
         ("{lr: {type: double, minval: 0.1, maxval: 0.2, count: 3}, widths: [8, 16]}", None),
         ("{}", None),
     ],

@@ -125,7 +125,8 @@ def _never_drawn(method: Any, leaves: Sequence[Leaf]) -> list[str]:
     warning = (
         f"the searcher `{method}` has nothing to search: all hyperparameters are constants; write"
         " a range as `{type: double, minval: …, maxval: …}`, a choice as"
-        " `{type: categorical, vals: […]}`"
+        " `{type: categorical, vals: […]}` (for `rung.tune`: `rung.uniform(…)`,"
+        " `rung.choice([…])`)"
     )
     lists = [
         dotted(leaf.path)
@@ -134,7 +135,7 @@ def _never_drawn(method: Any, leaves: Sequence[Leaf]) -> list[str]:
     ]
     if lists:
         listed = shortened(", ".join(lists), 120)
-        warning += f" (a plain list is a constant, here {listed})"
+        warning += f"; a plain list is a constant here: {listed}"
     return [warning]
 
 
