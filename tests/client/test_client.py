@@ -326,6 +326,7 @@ def test_without_an_event_loop(server: Scripted, tmp_path: Path) -> None:
     server.on("/trials/k3v9x2ab.0", json_answer(recorded_answers.trial() | {"checkpoints": []}))
     with Client(server.url, TOKEN) as client:
         assert client.experiments(state="active").items[0].best is not None
+        assert [it.name for it in client.experiments()] == ["digits [red]"]
         assert client.best("k3v9x2ab").checkpoint is not None
         assert client.trial("k3v9x2ab.0").checkpoints == []
         with pytest.raises(NotFound):

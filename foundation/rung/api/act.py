@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.api.states import Time
 
 
@@ -29,7 +30,7 @@ class Act(Struct, kw_only=True):
     ]
 
 
-class ActList(Struct, kw_only=True):
+class ActList(Listing[Act], kw_only=True):
     """Acts, the newest first."""
 
     items: list[Act]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from rung.api.experiment import DescriptionWanted, ResourcesWanted, RetentionWanted
+from rung.api.listing import Listing
 from rung.api.states import Time
 
 BATCH_MAX = 1_000
@@ -65,7 +66,7 @@ class BatchItem(Struct, kw_only=True):
     reason: Annotated[str | None, Meta(description="of a refusal: why")] = None
 
 
-class BatchAnswer(Struct, kw_only=True):
+class BatchAnswer(Listing[BatchItem], kw_only=True):
     """What came of a change of many experiments, of each by itself."""
 
     action: BatchAction

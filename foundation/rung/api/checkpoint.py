@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.api.states import CheckpointPhase, Time
 from rung.events.trial import MetricValue
 
@@ -45,7 +46,7 @@ class CheckpointDetail(Checkpoint, kw_only=True):
     metadata: dict[str, Any]
 
 
-class CheckpointList(Struct, kw_only=True):
+class CheckpointList(Listing[Checkpoint], kw_only=True):
     """A page of checkpoints, in the order of their arrival."""
 
     items: list[Checkpoint]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from rung.api.directory import Recorded
+from rung.api.listing import Listing
 
 _Kind = Literal["defaults", "constraints", "invariants"]
 
@@ -17,7 +18,7 @@ class Secret(Recorded, kw_only=True):
     digest: Annotated[str, Meta(description="SHA-256 of the ciphertext")]
 
 
-class SecretList(Struct, kw_only=True):
+class SecretList(Listing[Secret], kw_only=True):
     """A page of secrets, by id."""
 
     items: list[Secret]
@@ -40,7 +41,7 @@ class Template(Recorded, kw_only=True):
     by: Annotated[str, Meta(description="id of the user who set it")]
 
 
-class TemplateList(Struct, kw_only=True):
+class TemplateList(Listing[Template], kw_only=True):
     """A page of templates, by id."""
 
     items: list[Template]
@@ -68,7 +69,7 @@ class Policy(Recorded, kw_only=True):
     pool: str | None = None
 
 
-class PolicyList(Struct, kw_only=True):
+class PolicyList(Listing[Policy], kw_only=True):
     """A page of policies, by id."""
 
     items: list[Policy]

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.api.states import Time
 
 _NAME = Annotated[str, Meta(description="unique, whatever the case of its letters")]
@@ -33,7 +34,7 @@ class User(Recorded, kw_only=True):
     groups: Annotated[list[str], Meta(description="ids of the groups that it is in")] = []
 
 
-class UserList(Struct, kw_only=True):
+class UserList(Listing[User], kw_only=True):
     """A page of users or service accounts, by id."""
 
     items: list[User]
@@ -91,7 +92,7 @@ class Group(Recorded, kw_only=True):
     members: list[Member]
 
 
-class GroupList(Struct, kw_only=True):
+class GroupList(Listing[Group], kw_only=True):
     """A page of groups, by id."""
 
     items: list[Group]
@@ -143,7 +144,7 @@ class Workspace(Recorded, kw_only=True):
     permissions: Annotated[list[str], Meta(description="what the asker may there")]
 
 
-class WorkspaceList(Struct, kw_only=True):
+class WorkspaceList(Listing[Workspace], kw_only=True):
     """A page of workspaces, by id."""
 
     items: list[Workspace]
@@ -184,7 +185,7 @@ class Project(Recorded, kw_only=True):
     archived: bool
 
 
-class ProjectList(Struct, kw_only=True):
+class ProjectList(Listing[Project], kw_only=True):
     """A page of projects, by id."""
 
     items: list[Project]
@@ -221,7 +222,7 @@ class Role(Struct, kw_only=True):
     permissions: list[str]
 
 
-class RoleList(Struct, kw_only=True):
+class RoleList(Listing[Role], kw_only=True):
     """All roles."""
 
     items: list[Role]
@@ -242,7 +243,7 @@ class Assignment(Struct, kw_only=True):
     created_at: Time | None
 
 
-class AssignmentList(Struct, kw_only=True):
+class AssignmentList(Listing[Assignment], kw_only=True):
     """A page of assignments, by id."""
 
     items: list[Assignment]
@@ -268,7 +269,7 @@ class SavedSearch(Recorded, kw_only=True):
     editable: Annotated[bool, Meta(description="whether the asker may change and remove it")]
 
 
-class SavedSearchList(Struct, kw_only=True):
+class SavedSearchList(Listing[SavedSearch], kw_only=True):
     """A page of saved searches, by id."""
 
     items: list[SavedSearch]

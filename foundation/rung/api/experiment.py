@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 
 from rung.api.checkpoint import Checkpoint
+from rung.api.listing import Listing
 from rung.api.states import ExperimentPhase, Time, TrialPhase
 from rung.events.experiment import BracketPlan
 from rung.events.trial import MetricValue
@@ -410,14 +411,14 @@ class BestAnswer(Struct, kw_only=True):
     ] = None
 
 
-class ExperimentList(Struct, kw_only=True):
+class ExperimentList(Listing[ExperimentSummary], kw_only=True):
     """A page of experiments, the newest first."""
 
     items: list[ExperimentSummary]
     next_cursor: str | None
 
 
-class TrialList(Struct, kw_only=True):
+class TrialList(Listing[Trial], kw_only=True):
     """A page of trials, by index or the best first."""
 
     items: list[Trial]

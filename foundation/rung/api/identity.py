@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.api.states import Time
 
 _Name = Annotated[str, Meta(max_length=200)]
@@ -133,7 +134,7 @@ class Token(Struct, kw_only=True):
     current: Annotated[bool, Meta(description="whether this request was sent with it")]
 
 
-class TokenList(Struct, kw_only=True):
+class TokenList(Listing[Token], kw_only=True):
     """Tokens and sessions."""
 
     items: list[Token]

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.api.states import DeadLetterState, ReaderKind, Time
 from rung.events.allocation import Slot
 
@@ -45,7 +46,7 @@ class Agent(Struct, kw_only=True):
     ] = ""
 
 
-class AgentList(Struct, kw_only=True):
+class AgentList(Listing[Agent], kw_only=True):
     """All agents."""
 
     items: list[Agent]
@@ -68,7 +69,7 @@ class QueueItem(Struct, kw_only=True):
     )
 
 
-class Queue(Struct, kw_only=True):
+class Queue(Listing[QueueItem], kw_only=True):
     """A page of waiting runs, by pool, priority and age."""
 
     items: list[QueueItem]
@@ -100,7 +101,7 @@ class DeadLetter(Struct, kw_only=True):
     ] = None
 
 
-class DeadLetterList(Struct, kw_only=True):
+class DeadLetterList(Listing[DeadLetter], kw_only=True):
     """A page of dead letters, the newest first."""
 
     items: list[DeadLetter]

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from rung.api.directory import Recorded
+from rung.api.listing import Listing
 
 _LABELS = Annotated[list[str], Meta(description="each once")]
 _METADATA = Annotated[dict[str, Any], Meta(description="any JSON object")]
@@ -25,7 +26,7 @@ class Model(Recorded, kw_only=True):
     by: Annotated[str, Meta(description="id of the user who created it")]
 
 
-class ModelList(Struct, kw_only=True):
+class ModelList(Listing[Model], kw_only=True):
     """A page of models, by id."""
 
     items: list[Model]
@@ -72,7 +73,7 @@ class ModelVersion(Recorded, kw_only=True):
     by: Annotated[str, Meta(description="id of the user who registered it")]
 
 
-class ModelVersionList(Struct, kw_only=True):
+class ModelVersionList(Listing[ModelVersion], kw_only=True):
     """A page of versions, the newest first."""
 
     items: list[ModelVersion]

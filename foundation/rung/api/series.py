@@ -4,6 +4,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
+from rung.api.listing import Listing
 from rung.events.trial import MetricValue
 
 CurvePoint = tuple[int, MetricValue, int]
@@ -57,7 +58,7 @@ class LogLine(Struct, kw_only=True):
     text: str
 
 
-class LogPage(Struct, kw_only=True):
+class LogPage(Listing[LogLine], kw_only=True):
     """Printed lines by time."""
 
     items: list[LogLine]
@@ -73,7 +74,7 @@ class LogsOf(Struct, kw_only=True):
     size_bytes: Annotated[int, Meta(description="of their text")]
 
 
-class LogsCollected(Struct, kw_only=True):
+class LogsCollected(Listing[LogsOf], kw_only=True):
     """The logs that were deleted, or would be."""
 
     before_ms: Annotated[int, Meta(description="lines printed before this Unix time")]

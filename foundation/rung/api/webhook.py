@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from rung.api.directory import Recorded
+from rung.api.listing import Listing
 from rung.api.states import Time
 
 Format = Literal["cloudevents", "slack", "teams", "email"]
@@ -51,7 +52,7 @@ class Webhook(Recorded, kw_only=True):
     ] = None
 
 
-class WebhookList(Struct, kw_only=True):
+class WebhookList(Listing[Webhook], kw_only=True):
     """A page of webhooks, by id."""
 
     items: list[Webhook]
@@ -106,7 +107,7 @@ class Delivery(Struct, kw_only=True):
     next_at: Annotated[Time | None, Meta(description="when the next attempt is due")]
 
 
-class DeliveryList(Struct, kw_only=True):
+class DeliveryList(Listing[Delivery], kw_only=True):
     """A page of deliveries, the newest first."""
 
     items: list[Delivery]
