@@ -9,7 +9,7 @@ from msgspec import structs
 from structlog.contextvars import get_contextvars
 
 from rung.backoff import Backoff
-from rung.events import Event, Payload, decode, encode
+from rung.events import Event, LedgerUnavailable, Payload, decode, encode
 from rung.events.allocation import AllocationLost
 from rung.events.deadletter import MessageRejected, MessageTaken
 from rung.events.errors import EffectRefused, EffectUnavailable
@@ -28,7 +28,16 @@ class Watched(MemoryLedger):
 
     def __init__(self) -> None:
         super().__init__(partitions=1)
+        self.unsaved = 0
+        """So many snapshots are refused."""
         self._grew = asyncio.Event()
+
+    async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
+        """Save, or fail."""
+        if self.unsaved:
+            self.unsaved -= 1
+            raise LedgerUnavailable("the disk is full")
+        await super().save_snapshot(name, partition, value)
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
         """Remember a position."""
@@ -206,6 +215,19 @@ async def test_what_is_away_is_asked_again_under_one_key() -> None:
     await _append(other, [decided[1], *decided])
     await _run(other, again.sink(), 0)
     assert again.keys == [last]
+
+
+async def test_what_was_refused_is_not_forgotten_where_it_cannot_be_saved() -> None:
+    """Its position is committed only once a restart would find that it is to be tried again."""
+    decided = _decisions(2, generosity=1)
+    ledger = Watched()
+    ledger.unsaved = 2
+    await _append(ledger, decided)
+    await _run(ledger, _Outside(*[EffectRefused("no")] * 9).sink(tries=1), 1)
+    assert ledger.unsaved == 0
+    again = _Outside()
+    await _run(ledger, again.sink(), await ledger.end("deadletter", 0) + 2)
+    assert set(again.done) == {event.id for event in decided}
 
 
 async def test_patience_with_what_is_away_may_end() -> None:

@@ -137,3 +137,24 @@ async def test_only_what_changed_is_written() -> None:
     again = Replica(ledger)
     await again.start()
     assert (again.fold.facts, again.fold.state("key-7")) == (301, Count(pauses=2, decisions=4))
+
+
+async def test_a_damaged_snapshot_is_left_out() -> None:
+    """Whatever part of it was altered: folding begins at the first fact, and comes to the same."""
+    ledger = Cutting(partitions=1)
+    replica = Replica(ledger)
+    await _append(ledger, *(pause(1, key) for key in KEYS))
+    await replica.advance()
+    await replica.save()
+    saved = dict(ledger._snapshots)
+    assert saved
+    for place, value in saved.items():
+        for at in range(0, len(value), 7):
+            ledger._snapshots = saved | {
+                place: value[:at] + bytes([value[at] ^ 1]) + value[at + 1 :]
+            }
+            again = Replica(ledger)
+            await again.start()
+            assert again.fold.facts == 0, (place, at)
+    await again.advance()
+    assert [again.fold.state(key) for key in KEYS] == [replica.fold.state(key) for key in KEYS]

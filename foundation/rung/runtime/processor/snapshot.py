@@ -10,6 +10,9 @@ A save may be cut short, and two replicas on one partition may overwrite each ot
 each bucket holds the positions that it was written at. Where it is the copy that the mark names,
 its keys are folded up to the mark; where it is another one, up to its own position. Folding begins
 at the lowest of these, and each key skips the facts that it has seen.
+
+Each write has a checksum. A snapshot of which a part is damaged is left out as a whole, and
+folding begins at the first fact.
 """
 
 import asyncio
@@ -25,6 +28,7 @@ from msgspec import Struct
 
 from rung.events import LedgerError
 from rung.ledger import Ledger
+from rung.runtime.checksum import with_checksum, without_checksum
 from rung.runtime.health.checks import STATE
 from rung.runtime.processor.fold import Image, KeyFold, Parked, PartitionFold
 from rung.runtime.processor.processor import Processor, S
@@ -89,7 +93,7 @@ class Snapshots(Generic[S]):
         value = await self._ledger.snapshot(self._name, self._partition)
         if value is None:
             return Image(), {}
-        mark = msgspec.json.decode(value, type=_Mark)
+        mark = msgspec.json.decode(without_checksum(value), type=_Mark)
         if mark.version != self._processor.version:
             return Image(), {}
         image: Image[S] = Image(mark.facts, mark.decisions)
@@ -137,11 +141,11 @@ class Snapshots(Generic[S]):
             for number in sorted({_bucket_of(key) for key in changed}):
                 async with settled():
                     bucket = self._make(fold, number)
-                    value = msgspec.json.encode(bucket)
+                    value = with_checksum(msgspec.json.encode(bucket))
                 await self._ledger.save_snapshot(self._object(number), self._partition, value)
                 self._copies[number] = bucket.copy
             mark = _Mark(self._processor.version, facts, decisions, self._copies)
-            value = msgspec.json.encode(mark)
+            value = with_checksum(msgspec.json.encode(mark))
             await self._ledger.save_snapshot(self._name, self._partition, value)
         except BaseException:
             fold.changed = changed | fold.changed
@@ -168,7 +172,7 @@ class Snapshots(Generic[S]):
         value = await self._ledger.snapshot(self._object(number), self._partition)
         if value is None:
             return None
-        bucket: _Bucket[S] = msgspec.json.decode(value, type=self._type)
+        bucket: _Bucket[S] = msgspec.json.decode(without_checksum(value), type=self._type)
         return bucket if bucket.version == self._processor.version else None
 
     def _object(self, number: int) -> str:

@@ -32,6 +32,7 @@ from rung.events import Event, LedgerError, Payload, RungError, UndecodableEvent
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
+from rung.runtime.checksum import with_checksum, without_checksum
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import Request
 from rung.runtime.health.loops import CURRENT_LOOP, waiting_for
@@ -261,21 +262,29 @@ class _Seen:
         """Save now and then, and at once where postponed events changed.
 
         The effects of all noted events must have been caused.
+
+        Raises:
+            LedgerError: postponed events changed, and that could not be saved: the position must
+                not be committed, for after a restart they would not be tried again.
         """
         if self._image.position - self._saved < _SAVE_EVERY and not self._urgent:
             return
-        value = msgspec.json.encode(self._image)
+        value = with_checksum(msgspec.json.encode(self._image))
         try:
             await self._ledger.save_snapshot(self._name, self._partition, value)
             self._urgent = False
         except LedgerError as error:
+            if self._urgent:
+                raise
             _log.warning("no snapshot saved", name=self._name, reason=str(error))
         self._saved = self._image.position
 
     async def _load(self) -> _Image:
         try:
             value = await self._ledger.snapshot(self._name, self._partition)
-            return _Image() if value is None else msgspec.json.decode(value, type=_Image)
+            if value is None:
+                return _Image()
+            return msgspec.json.decode(without_checksum(value), type=_Image)
         except (LedgerError, msgspec.DecodeError) as error:
             _log.warning("snapshot ignored", name=self._name, reason=str(error))
             return _Image()
