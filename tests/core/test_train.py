@@ -71,8 +71,9 @@ def test_metrics_have_names(metrics: Any) -> None:
 
 
 def test_steps_are_whole_numbers() -> None:
-    """A step may be a NumPy integer; fractions, strings and negative ones are refused."""
+    """A step may be a NumPy integer; fractions, strings, negative and huge ones are refused."""
     assert step_number(np.int32(4)) == 4
-    for wrong in (1.5, "1", None, -1):
+    assert step_number(2**63 - 1) == 2**63 - 1
+    for wrong in (1.5, "1", None, -1, 2**63):
         with pytest.raises(ReportRefused, match="steps_completed"):
             step_number(wrong)

@@ -31,6 +31,8 @@ _HEARTBEAT_S: Final = 1.0
 """Minimum interval between two heartbeats to the agent."""
 _ANSWER_S: Final = 60.0
 _ANSWER_S_MAX: Final = 3600.0
+_STEPS_MAX: Final = 2**63 - 1
+"""Databases hold whole numbers up to this."""
 
 
 COUNTED: Final = ("batches", "epochs", "records", "steps")
@@ -340,7 +342,7 @@ def step_number(steps_completed: Any) -> int:
     """Return a report's step.
 
     Raises:
-        ReportRefused: it is not a whole number, or negative.
+        ReportRefused: it is not a whole number, is negative, or needs more than 64 bits.
     """
     try:
         step = operator.index(steps_completed)
@@ -351,6 +353,8 @@ def step_number(steps_completed: Any) -> int:
         ) from error
     if step < 0:
         raise ReportRefused(f"steps_completed={step}: must not be negative")
+    if step > _STEPS_MAX:
+        raise ReportRefused(f"steps_completed={step}: must be less than 2**63")
     return step
 
 
