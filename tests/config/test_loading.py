@@ -562,3 +562,28 @@ def test_what_is_accepted_is_accepted_again_as_it_is_shown(lists: int) -> None:
         return
     once = given(text).expanded()
     assert given(json.dumps(once)).expanded() == once
+
+
+@pytest.mark.parametrize(
+    ("space", "path", "size"),
+    [
+        ("{a: 1, weights: %s}", "weights", "57,399"),
+        ("{g: {a: 1, weights: {type: const, val: %s}}}", "g.weights", "57,399"),
+        ("{weights: {type: categorical, vals: [1, %s]}}", "weights", "57,399"),
+    ],
+)
+def test_hyperparameters_that_no_process_can_be_given(space: str, path: str, size: str) -> None:
+    """They are refused at once, with the largest of them and its size."""
+    values = json.dumps([number / 7 for number in range(1, 3400)], separators=(",", ":"))
+    text = json.dumps("x" * 10_000)
+    found = refused(PLAIN + f"hyperparameters: {{more: {text}, space: {space % values}}}")
+    assert found == {
+        f"hyperparameters.space.{path}": f"takes {size} bytes as JSON; all hyperparameters of a"
+        " trial may take 65,536: put large values into a file beside the code"
+    }
+
+
+def test_many_choices_are_no_large_hyperparameter() -> None:
+    """A trial gets one of them."""
+    vals = json.dumps([str(number) * 20 for number in range(10_000)])
+    given(RANDOM + f"hyperparameters: {{x: {{type: categorical, vals: {vals}}}}}")

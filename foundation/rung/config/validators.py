@@ -1,6 +1,8 @@
 """Checks between fields, on the raw tree, so that an invalid field hides no other problem."""
 
+import json
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +19,8 @@ GRID_MAX: Final = 100_000
 """Trials of a grid search."""
 AT_ONCE_MAX: Final = 10_000
 """Trials that are requested at once, in one decision of the searcher."""
+HPARAMS_BYTES_MAX: Final = 64 * 1024
+"""The hyperparameters of a trial as JSON: its process gets them with its environment."""
 
 _HIDDEN: Final = "is what is shown in place of a secret; write the secret itself again"
 
@@ -36,6 +40,7 @@ def check(tree: dict[str, Any]) -> list[Found]:
         *_depth(tree.get("hyperparameters")),
         *_space(searcher.get("name"), tree.get("hyperparameters")),
         *_at_once(searcher, tree.get("hyperparameters")),
+        *_size(tree.get("hyperparameters")),
         *_slots(_map(tree, "resources")),
         *_place(tree),
         *_profiling(_map(tree, "profiling")),
@@ -192,3 +197,43 @@ def _profiling(profiling: dict[str, Any]) -> list[Found]:
         message = f"must be at least begin_on_batch ({begin})"
         return [(("profiling", "end_after_batch"), message)]
     return []
+
+
+def _size(hyperparameters: Any) -> list[Found]:
+    """Refuse hyperparameters that are too large to pass to a process, at the largest of them."""
+    if not isinstance(hyperparameters, dict):
+        return []
+    sizes = dict(_sizes(hyperparameters, ("hyperparameters",)))
+    if sum(sizes.values()) <= HPARAMS_BYTES_MAX:
+        return []
+    largest = max(sizes, key=sizes.__getitem__)
+    message = (
+        f"takes {sizes[largest]:,} bytes as JSON; all hyperparameters of a trial may take"
+        f" {HPARAMS_BYTES_MAX:,}: put large values into a file beside the code"
+    )
+    return [(largest, message)]
+
+
+def _sizes(
+    group: dict[str, Any], path: tuple[PathPart, ...]
+) -> Iterator[tuple[tuple[PathPart, ...], int]]:
+    """Yield each hyperparameter with the bytes that its name and its largest value take."""
+    for name, item in group.items():
+        here = (*path, name)
+        if isinstance(item, dict) and item and "type" not in item:
+            if len(here) <= DEPTH_MAX:
+                yield from _sizes(item, here)
+            continue
+        values = [item]
+        if isinstance(item, dict) and item.get("type") == "categorical":
+            vals = item.get("vals")
+            values = vals if isinstance(vals, list) else []
+        elif isinstance(item, dict) and item.get("type") == "const":
+            values = [item.get("val")]
+        yield here, len(str(name)) + max((len(_json(value)) for value in values), default=0)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode(
+        errors="surrogatepass"
+    )

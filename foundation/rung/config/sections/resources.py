@@ -73,8 +73,8 @@ class Resources(Section):
     """Slots, resource pool and priority of the experiment."""
 
     slots_per_trial: Natural = 1
-    """Slots of each trial: GPUs, or CPU slots; 0: none. An agent runs up to 100 trials of no slots, in
-    order of priority; they never yield to others."""
+    """Slots of each trial: GPUs, or CPU slots; 0: none. An agent runs up to 100 trials of no
+    slots, in order of priority; they never yield to others."""
     max_slots: Positive | None = None
     """How many slots the whole experiment may hold at once; absent: no limit."""
     max_slot_hours: Annotated[float, AfterValidator(_share)] | None = None
