@@ -504,3 +504,32 @@ async def test_checkpoint_by_its_experiments_name(world: World) -> None:
         both = await client.call("GET", "/find", params={"name": f"{EXPERIMENT}.0.2"})
 
     assert both.status == 404
+
+
+async def test_a_last_failure_is_no_restart(world: World) -> None:
+    """Also where an earlier run was not the last for another reason."""
+    history = History()
+    search = submitted()
+    search.config["max_restarts"] = 0
+    history.write(search, origin="client/x")
+    history.decide()
+    trial = f"{EXPERIMENT}.0"
+    for run, outcome in ((1, "killed"), (2, "failed")):
+        history.write(
+            TrialExited(
+                experiment_id=EXPERIMENT,
+                trial_id=trial,
+                run=run,
+                agent_id="a",
+                outcome=outcome,  # type: ignore[arg-type] # a literal
+                exit_code=1,
+                signal=None,
+                message="no",
+            )
+        )
+        history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        shown = await client.get(f"/trials/{trial}")
+
+    assert (shown["state"], shown["run"], shown["restarts"]) == ("errored", 2, 0)

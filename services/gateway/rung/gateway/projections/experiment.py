@@ -75,6 +75,8 @@ class Trial(Struct, array_like=True, gc=False):
     metadata: dict[str, Any] | None = None
     progress: float | None = None
     failure: str | None = None
+    failed: bool = False
+    """Whether its last run failed, and no other one was requested since."""
 
     @property
     def time(self) -> float:

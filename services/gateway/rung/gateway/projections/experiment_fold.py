@@ -348,6 +348,7 @@ def _request_run(state: Experiment, event: Event, data: RunRequested) -> None:
     trial = state.trial(data.spec.trial_id)
     if trial is not None:
         trial.run, trial.length = max(trial.run, data.spec.run), data.spec.length
+        trial.restarts, trial.failed = trial.restarts + trial.failed, False
         trial.timing.request(seconds_of(event.time) or 0.0)
 
 
@@ -367,7 +368,7 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             trial.stopped, trial.stopped_rung = data.reason, data.rung
         case TrialClosed():
             trial.closed, trial.reason = data.state, data.reason
-            trial.restarts = data.restarts
+            trial.restarts = min(trial.restarts, data.restarts)  # else a run that was as good
             if data.state == "errored":
                 cause = data.cause or data.reason
                 state.failures = add_failure(state.failures, cause, data.trial_id)
@@ -390,8 +391,7 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
         case TrialValidated():
             _validate(state, trial, event, data)
         case TrialExited():
-            if data.outcome == "failed" and not data.machine:
-                trial.restarts += 1
+            trial.failed = data.outcome == "failed" and not data.machine
             trial.over, trial.message = data.run, data.message or data.outcome
             trial.failure = trial.message if data.outcome == "failed" else None
             if at is not None:

@@ -195,7 +195,7 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
         seed=item.seed,
         parent=item.parent,
         run=item.run,
-        restarts=min(item.restarts, max(item.run - 1, 0)),  # the last failure may be final
+        restarts=item.restarts,
         length=item.length,
         units=_number(item.time),
         steps_completed=item.steps,
