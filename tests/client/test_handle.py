@@ -142,6 +142,18 @@ def test_curves(server: Scripted, handle: ExperimentHandle) -> None:
     assert svg.count("<circle") == 2  # one point is finite: of the trial, and as the best's
 
 
+def test_system_metrics_are_drawn_over_seconds(server: Scripted, handle: ExperimentHandle) -> None:
+    """Their steps are times, so curves begin at 0."""
+    at = 1_700_000_000
+    curves = {"k3v9x2ab.0": [[at, 0.5, at * 1000], [at + 5, 0.7, at * 1000 + 5000]]}
+    found = {"experiment_id": "k3v9x2ab", "kind": "system", "name": "cpu_percent", "names": []}
+    server.on("/experiments/k3v9x2ab/metrics", json_answer(found | {"curves": curves}))
+    svg = handle.plot("cpu_percent", kind="system").svg
+    assert ">seconds</text>" in svg
+    assert "1.7e+09" not in svg
+    assert "17000000" not in svg
+
+
 def test_the_best_trial(server: Scripted, handle: ExperimentHandle, tmp_path: Path) -> None:
     """Its hyperparameters, value and checkpoint; one without a checkpoint says so."""
     best = handle.best()

@@ -354,9 +354,10 @@ class ExperimentHandle:
 
         Args:
             metric: its name; the searcher's by default.
-            kind: `validation`, or another group of metrics.
+            kind: `validation`, or another group of metrics; `system` is drawn over the seconds
+                since its first reading.
         """
-        detail = self.detail
+        detail, steps = self.detail, "steps"
         name = metric or _metric(detail)
         title = f"{detail.name} ({detail.id})"
         if kind == "validation":
@@ -377,12 +378,18 @@ class ExperimentHandle:
                 return history(dots, smaller_is_better=_smaller(detail), metric=name, title=title)
         else:
             found = self._client.curves(self.id, kind=kind, name=name).curves
+            timed = kind == "system"
+            begun = min((at for line in found.values() for *_, at in line), default=0)
             lines = {
-                trial: [(step, float(value)) for step, value, _ in line]
+                trial: [
+                    ((at - begun) / 1000 if timed else step, float(value))
+                    for step, value, at in line
+                ]
                 for trial, line in found.items()
             }
+            steps = "seconds" if timed else steps
         best = detail.best.trial_id if detail.best else None
-        return curves(lines, best=best, metric=name, steps="steps", title=title)
+        return curves(lines, best=best, metric=name, steps=steps, title=title)
 
     def _trial_id(self, trial: int | str) -> str:
         return f"{self.id}.{trial}" if isinstance(trial, int) else trial
