@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rung.cli.output import print_facts, print_table
+from rung.cli.output import print_facts, print_table, settings, written
+from rung.config import load
 
 Terminal = Callable[[int], io.StringIO]
 
@@ -115,3 +116,41 @@ def test_colours(
     )
     plain = "id      state   n\nactive  active  1\n"
     assert out.getvalue() == (expected if coloured else plain)
+
+
+_KINDS: Any = [
+    None, True, False, "false", "yes", "True", "null", "nan", 1, 1.0, "1", "1.0",
+    "1e5", 0.1 + 0.2, 1e-7, 1e300, [64, [32, 16]], [], {}, {"name": "adam", "betas": [0.9, 0.999]},
+    "ünïcødé 中文 🎉", "", 0, -0.5,
+    "adam", "resnet50/a b", "a: b", "a,b", "[a]", "# x", " a", "~", "-", "a=b", "é",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", _KINDS, ids=repr)
+def test_a_written_value_reads_as_itself(value: Any) -> None:
+    """What is shown of a hyperparameter, put into an experiment file, gives the same value."""
+    text = (
+        "name: a\nentrypoint: python3 train.py\n"
+        "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+        f"hyperparameters:\n  x: {{type: const, val: {written(value)}}}\n"
+    )
+    read = load(text, today_seed=1).expanded()["hyperparameters"]["x"]["val"]
+    assert (type(read), read) == (type(value), value)
+
+
+def test_values_are_told_apart() -> None:
+    """Each kind looks different, also with fewer digits."""
+    for digits in (None, 5):
+        shown = [written(value, digits=digits) for value in _KINDS]
+        assert len(set(shown)) == len(_KINDS)
+    assert settings({"lr": 0.123456789, "on": True, "opt": {"name": "sgd", "wd": None}}) == (
+        "lr=0.12346 on=true opt.name=sgd opt.wd=null"
+    )
+
+
+def test_a_large_value_is_cut() -> None:
+    """With its size; `--json` has the whole."""
+    shown = written(list(range(24_000)))
+    assert shown.startswith("[0, 1, 2, ")
+    assert shown.endswith("… (156,890 characters, 24,000 items)")
+    assert len(shown) < 300

@@ -1,6 +1,9 @@
 """Output of the command line: JSON for scripts, tables and texts for people."""
 
+import json
+import math
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +24,13 @@ _GAP: Final = 2
 _WHOLE: Final = frozenset({"id", "experiment", "trial", "checkpoint"})
 """Columns of what is copied from the terminal, which is not broken while others can be."""
 _SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
+_WRITTEN: Final = 200
+"""Characters of a value that are shown; `--json` has all."""
+_PLAIN: Final = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*", re.ASCII)
+"""Text that YAML reads as itself, unless it is one of `_WORDS`."""
+_WORDS: Final = frozenset(
+    {"true", "false", "yes", "no", "on", "off", "y", "n", "null", "none", "nan", "inf", "infinity"}
+)
 _STATE_COLORS: Final = {
     "active": "green",
     "running": "green",
@@ -227,6 +237,48 @@ def printable(value: Any) -> str:
         case _:
             text = str(value)
     return text if text.isprintable() else escape(text.translate(_SPACES))
+
+
+def written(value: Any, *, digits: int | None = None, width: int = _WRITTEN) -> str:
+    """Return a hyperparameter's value as an experiment file has it, so that it can be told apart.
+
+    Text is quoted where it could be another value.
+
+    Args:
+        value: of the hyperparameter.
+        digits: significant ones of a number that is not whole; None: all.
+        width: what is longer is cut, and ends in `…` with its size.
+    """
+    text = _written(value, digits)
+    if not text.isprintable():
+        text = escape(text.translate(_SPACES))
+    if len(text) <= width:
+        return text
+    many = f", {len(value):,} items" if isinstance(value, list | dict) else ""
+    return f"{text[:width]}… ({len(text):,} characters{many})"
+
+
+def _written(value: Any, digits: int | None) -> str:
+    match value:
+        case float() if digits is not None and math.isfinite(value):
+            text = f"{value:.{digits}g}"
+            return text if set(text) & {".", "e"} else f"{text}.0"
+        case dict():
+            items = (
+                f"{_written(name, None)}: {_written(it, digits)}" for name, it in value.items()
+            )
+            return f"{{{', '.join(items)}}}"
+        case list():
+            return f"[{', '.join(_written(item, digits) for item in value)}]"
+        case str() if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
+            return value
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def settings(hparams: dict[str, Any]) -> str:
+    """Return the hyperparameters of a trial on one line, numbers in five significant digits."""
+    return " ".join(f"{name}={written(value, digits=5)}" for name, value in flat(hparams))
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

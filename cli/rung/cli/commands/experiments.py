@@ -30,8 +30,10 @@ from rung.cli.output import (
     print_table,
     printable,
     seconds_between,
+    settings,
     share,
     size,
+    written,
 )
 from rung.client import (
     AsyncClient,
@@ -51,6 +53,8 @@ _SORTS: Final = tuple(
     for order in ("", "-")
 )
 _TRIALS_SHOWN: Final = 20
+_CELL: Final = 60
+"""Characters of a hyperparameter's value in the table of trials."""
 _PERIOD_S: Final = 3.0
 """How long to wait for the period of a trial's checkpoints, which is left out then."""
 
@@ -350,7 +354,8 @@ async def best(experiment_id: str, link: Link) -> None:
         ]
     )
     click.echo()
-    print_table(["hyperparameter", "value"], flat(found.hparams))
+    values = [(name, written(value)) for name, value in flat(found.hparams)]
+    print_table(["hyperparameter", "value"], values)
     if checkpoint is not None:
         click.echo(f"\n`rung download {checkpoint.id}` fetches it.")
 
@@ -419,7 +424,7 @@ class _Trials(NamedTuple):
             "best": lambda it: number(it.best.value) if it.best else None,
             "batches": lambda it: it.best.steps if it.best else None,
             "restarts": lambda it: it.restarts,
-            "hyperparameters": lambda it: it.hparams,
+            "hyperparameters": lambda it: settings(it.hparams),
             "why": lambda it: it.reason,
         }
         values = [dict(flat(trial.hparams)) for trial in trials]
@@ -454,7 +459,7 @@ class _Trials(NamedTuple):
             "trained": lambda it: it.units,
             "best": lambda it: it.best.value if it.best else None,
         }
-        key = keys.get(name) or (lambda it: self._value(it, name))
+        key = keys.get(name) or (lambda it: self._raw(it, name))
         trials = sorted(self.trials, key=lambda it: it.index)
         there = [it for it in trials if key(it) is not None]
         plain = all(isinstance(key(it), int | float) for it in there)
@@ -498,6 +503,13 @@ class _Trials(NamedTuple):
             click.echo(f"No room for {', '.join(hidden)}; --columns shows them", err=True)
 
     def _value(self, trial: Trial, name: str) -> Any:
+        """Return what is shown."""
+        if name in self.columns:
+            return self.columns[name](trial)
+        values = dict(flat(trial.hparams))
+        return written(values[name], digits=5, width=_CELL) if name in values else None
+
+    def _raw(self, trial: Trial, name: str) -> Any:
         if name in self.columns:
             return self.columns[name](trial)
         return dict(flat(trial.hparams)).get(name)
@@ -544,7 +556,7 @@ def _show_trial(trial: TrialDetail, period: str | None, address: str) -> None:
                 trial.best
                 and f"{number(trial.best.value)} at {lasting(trial.best.steps, 'batches')}",
             ),
-            *((name, printable(value)) for name, value in flat(trial.hparams)),
+            *((name, written(value)) for name, value in flat(trial.hparams)),
             *(
                 (f"metadata {name}", printable(value))
                 for name, value in flat(trial.metadata or {})

@@ -19,6 +19,7 @@ from rung.cli.output import (
     print_table,
     printable,
     share,
+    written,
 )
 from rung.events import RungError
 from rung.events.experiment import SearchPlanned
@@ -143,10 +144,8 @@ def _print_samples(facts: dict[str, Any], space: Sequence[Leaf]) -> None:
         )
 
 
-def _value(hparams: dict[str, Any], path: Sequence[str]) -> Any:
+def _value(hparams: dict[str, Any], path: Sequence[str]) -> str:
     value: Any = hparams
     for name in path:
         value = value[name]
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    return written(value, digits=4)

@@ -19,6 +19,7 @@ from rung.cli.output import (
     print_json_line,
     printable,
     seconds_between,
+    settings,
     share,
 )
 from rung.cli.terminal import raw_stream
@@ -147,7 +148,7 @@ def table_of(experiment: Experiment) -> Any:
             Text("best", "dim"),
             Text(f"{printable(best.metric)} {number(best.value)} by {best.trial_id}", "green"),
         )
-        facts.add_row(Text("", "dim"), Text(printable(_best_hparams(experiment))))
+        facts.add_row(Text("", "dim"), Text(settings(_best_hparams(experiment))))
     for name, text in failure_facts(experiment):
         facts.add_row(Text(name, "dim"), Text(printable(text), "red"))
     return Group(head, facts)
@@ -187,7 +188,7 @@ def _best(experiment: Experiment) -> str | None:
         return None
     hparams = _best_hparams(experiment)
     text = f"best {printable(best.metric)} {number(best.value)} by {best.trial_id}"
-    return f"{text} ({printable(hparams)})" if hparams else text
+    return f"{text} ({settings(hparams)})" if hparams else text
 
 
 def _best_hparams(experiment: Experiment) -> dict[str, Any]:
