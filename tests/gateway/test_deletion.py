@@ -27,7 +27,7 @@ from rung.events.experiment import (
 )
 from rung.events.installation import InstallationUpgraded
 from rung.events.metric import LogsDeleted, MetricsDeleted
-from rung.events.trial import RunRequested, TrialClosed, TrialValidated
+from rung.events.trial import MetricValue, RunRequested, TrialClosed, TrialValidated
 from rung.runtime.service import serve
 from support.gateway.client import Answer, Client
 from support.gateway.scenario import EXPERIMENT, History, play, stored, submitted
@@ -461,7 +461,7 @@ async def test_a_checkpoint_of_no_validated_step_is_not_the_one_of_the_best(worl
     history.decide()
     await world.play(history)
     for number, value in enumerate((0.5, 0.1, 0.3), 1):
-        metrics = {"error": value, "epochs": float(number)}
+        metrics: dict[str, MetricValue] = {"error": value, "epochs": float(number)}
         report = TrialValidated(
             experiment_id=EXPERIMENT,
             trial_id=TRIAL,

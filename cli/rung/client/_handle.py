@@ -363,7 +363,7 @@ class ExperimentHandle:
         if kind == "validation":
             lines = {
                 trial.id: [
-                    (at.steps, float(at.metrics[name]))
+                    (float(at.steps), float(at.metrics[name]))
                     for at in trial.validations
                     if name in at.metrics
                 ]
@@ -382,7 +382,7 @@ class ExperimentHandle:
             begun = min((at for line in found.values() for *_, at in line), default=0)
             lines = {
                 trial: [
-                    ((at - begun) / 1000 if timed else step, float(value))
+                    ((at - begun) / 1000 if timed else float(step), float(value))
                     for step, value, at in line
                 ]
                 for trial, line in found.items()
