@@ -149,3 +149,19 @@ def test_a_checkpoint_is_opened_in_its_place(store: FolderStore, tmp_path: Path)
     assert opened.stored == written
     assert opened.paths["table"] == store.root / "checkpoints/exp/a/table"
     assert not (tmp_path / "unused").exists()
+
+
+def test_permissions_and_empty_folders_come_back(store: FolderStore, tmp_path: Path) -> None:
+    """A program can be run from the copy, and a folder that a tool expects is there."""
+    folder = tmp_path / "folder"
+    (folder / "logs" / "empty").mkdir(parents=True)
+    for name, mode in (("run.sh", 0o755), ("key", 0o600), ("plain", 0o644)):
+        (folder / name).write_text(name)
+        (folder / name).chmod(mode)
+    writer = CheckpointWriter(store, "exp", "a")
+    writer.add(folder)
+    writer.finish(steps_completed=1, metadata={}, provenance=ABOUT)
+    load_checkpoint(store, "exp", "a", tmp_path / "back")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "back").glob("*")}
+    assert (modes["run.sh"], modes["key"], modes["plain"]) == (0o755, 0o600, 0o644)
+    assert (tmp_path / "back" / "logs" / "empty").is_dir()

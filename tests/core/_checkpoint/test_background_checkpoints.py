@@ -42,6 +42,33 @@ def test_a_folder_is_stored_behind_and_announced_when_whole(
     assert agent.of(Stored)[0].checkpoint_id == checkpoint_id
 
 
+def test_a_name_that_cannot_be_stored_is_refused_at_once(managed: Managed) -> None:
+    """Where the block ends, and not at the next checkpoint."""
+    _, ctx = managed()
+
+    def store() -> None:
+        with ctx.checkpoint.store_path_async(steps_completed=3) as (folder, _):
+            (folder / "two\nlines").write_text("odd")
+
+    with pytest.raises(ObjectError, match=r"two\\nlines"):
+        store()
+
+
+def test_permissions_and_empty_folders_are_restored(managed: Managed, tmp_path: Path) -> None:
+    """In copies and in downloads."""
+    _, ctx = managed()
+    with ctx.checkpoint.store_path_async(steps_completed=3) as (folder, checkpoint_id):
+        (folder / "run.sh").write_text("#!/bin/sh")
+        (folder / "run.sh").chmod(0o755)
+        (folder / "empty").mkdir()
+    ctx.checkpoint.wait()
+    ctx.checkpoint.download(checkpoint_id, tmp_path / "target")
+    with ctx.checkpoint.restore_path(checkpoint_id) as copied:
+        for found in (copied, tmp_path / "target"):
+            assert (found / "run.sh").stat().st_mode & 0o777 == 0o755
+            assert (found / "empty").is_dir()
+
+
 def test_one_that_is_being_stored_is_there(managed: Managed) -> None:
     """Whether a step has a checkpoint is answered once it has: no script stores it twice."""
     _, ctx = managed()

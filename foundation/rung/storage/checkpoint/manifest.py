@@ -28,6 +28,10 @@ MANIFEST: Final = "manifest.json"
 FORMAT: Final = 2
 MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """Some 300,000 files."""
+MODE: Final = 0o644
+"""The permissions of a file of which nothing else is recorded."""
+MODE_MAX: Final = 0o777
+"""Permissions of owner, group and others; no bits that change the user of a program."""
 SIZE_BYTES_MAX: Final = 2**48
 """Of one file: more than any store takes."""
 RESERVED: Final = (".held", ".uses")
@@ -45,6 +49,8 @@ class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int
     blake3: str = ""
     sha256: str = ""
+    mode: int = MODE
+    """Its permissions, as of `os.chmod`; those of copies are set to it."""
 
     @property
     def algorithm(self) -> str:
@@ -88,6 +94,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """SHA-256 of `provenance.environment`."""
     previous: str | None = None
     """The checkpoint whose unchanged files this one may share."""
+    folders: list[str] = []
+    """Its empty folders, sorted."""
     format: int = FORMAT
 
     @property
@@ -196,6 +204,13 @@ def _check(manifest: Manifest, experiment_id: str, checkpoint_id: str) -> None:
         parts = name.split("/")
         if any("/".join(parts[:end]) in manifest.files for end in range(1, len(parts))):
             raise ObjectError(f"{name!r} lies in a file")
+        if not 0 <= entry.mode <= MODE_MAX:
+            raise ObjectError(f"{name!r} cannot have the permissions {entry.mode:o}")
+    for name in manifest.folders:
+        check_file(name)
+        parts = name.split("/")
+        if any("/".join(parts[:end]) in manifest.files for end in range(1, len(parts) + 1)):
+            raise ObjectError(f"the folder {name!r} is, or lies in, a file")
     if manifest.previous is not None:
         checkpoint_prefix(experiment_id, manifest.previous)
 
@@ -229,4 +244,6 @@ def compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry
 def measure(path: Path, algorithm: str = "blake3", *, mapped: bool = False) -> FileEntry:
     """Return the entry of a file; `mapped` as for `digest_file`."""
     size, digest = digest_file(path, algorithm, mapped=mapped)
-    return FileEntry(size_bytes=size, **{algorithm: digest})
+    if algorithm == "sha256":
+        return FileEntry(size_bytes=size, sha256=digest)
+    return FileEntry(size_bytes=size, blake3=digest)

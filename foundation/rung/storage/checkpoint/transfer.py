@@ -13,6 +13,7 @@ from rung.storage.checkpoint.manifest import (
     MANIFEST,
     MANIFEST_BYTES_MAX,
     FileEntry,
+    Manifest,
     StoredCheckpoint,
     checkpoint_prefix,
     compare,
@@ -56,7 +57,18 @@ def load_checkpoint(
         compare(checkpoint_id, name, expected, found)
 
     in_parallel(store.parallel, get, list(stored.manifest.files.items()))
+    lay_out(stored.manifest, folder)
     return stored
+
+
+def lay_out(manifest: Manifest, folder: Path) -> None:
+    """Give a folder with copies of a checkpoint's files its permissions and empty folders."""
+    for name, entry in manifest.files.items():
+        path = folder / check_name(name)
+        if path.is_file():
+            path.chmod(entry.mode)
+    for name in manifest.folders:
+        (folder / check_name(name)).mkdir(parents=True, exist_ok=True)
 
 
 def open_checkpoint(

@@ -11,10 +11,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
 
+import msgspec
+
 from rung.events.errors import ObjectError
 from rung.storage.checkpoint.digest import hasher
 from rung.storage.checkpoint.manifest import (
     MANIFEST,
+    MODE_MAX,
     FileEntry,
     Manifest,
     Provenance,
@@ -75,6 +78,7 @@ class CheckpointWriter:
         self._previous = previous
         self._files: dict[str, FileEntry] = {}
         self._names: set[str] = set()
+        self._folders: set[str] = set()
         self._lasting: set[str] = set()
 
     @property
@@ -131,12 +135,13 @@ class CheckpointWriter:
         self._files[name] = _entry_of(target)
 
     def add(self, folder: Path) -> None:
-        """Copy all files below a folder.
+        """Copy all files below a folder, and note their permissions and empty folders.
 
         Raises:
             ObjectError: something in the folder is not a file, or the store refused.
         """
-        found = _files_of(folder)
+        found = files_of(folder)
+        self._folders |= _empty_folders_of(folder)
         self._names.update(name for name, _ in found)
         entries = in_parallel(self._store.parallel, lambda it: self._put(*it), found)
         self._files |= {name: entry for (name, _), entry in zip(found, entries, strict=True)}
@@ -160,6 +165,7 @@ class CheckpointWriter:
             steps_completed=steps_completed,
             metadata=metadata,
             files=dict(sorted(self._files.items())),
+            folders=sorted(self._folders),
             provenance=provenance,
             environment=digest_of(provenance.environment),
             previous=previous,
@@ -190,14 +196,14 @@ class CheckpointWriter:
     def _put(self, name: str, path: Path) -> FileEntry:
         before = self._before(name)
         if before is not None and self._folder is not None and _size_of(path) == before.size_bytes:
-            entry = measure(path)
+            entry = _with_mode(measure(path), path)
             if self._share(name, entry):
                 return entry
         if isinstance(self._store, FolderStore):
             with self._store.create(self._prefix + name) as target:
                 target.copy(path)
-            return _entry_of(target)
-        entry = measure(path)
+            return _with_mode(_entry_of(target), path)
+        entry = _with_mode(measure(path), path)
         self._store.put(self._prefix + name, path)
         return entry
 
@@ -247,15 +253,31 @@ def _entry_of(written: DurableFile) -> FileEntry:
     return FileEntry(size_bytes=written.size_bytes, blake3=written.digest)
 
 
+def _with_mode(entry: FileEntry, path: Path) -> FileEntry:
+    return msgspec.structs.replace(entry, mode=stat.S_IMODE(path.stat().st_mode) & MODE_MAX)
+
+
 def _size_of(path: Path) -> int:
     return path.stat().st_size
 
 
-def _files_of(folder: Path) -> list[tuple[str, Path]]:
-    """Return the files below a folder by relative name, sorted.
+def _empty_folders_of(folder: Path) -> set[str]:
+    found = {
+        Path(parent).relative_to(folder).as_posix()
+        for parent, folders, files in os.walk(folder)
+        if not (folders or files)
+    }
+    return {check_file(name) for name in found - {"."}}
+
+
+def files_of(folder: Path) -> list[tuple[str, Path]]:
+    """Return the files below a folder that a checkpoint is to hold, by relative name, sorted.
 
     A link to a file counts as that file; a link to a folder is refused, as its files would be
     missing.
+
+    Raises:
+        ObjectError: a checkpoint cannot hold a file, because of its name or of what it is.
     """
     found = []
     for parent, folders, files in os.walk(folder):

@@ -34,6 +34,8 @@ from rung.core._unmanaged_run import UnmanagedConnection
 from rung.core.ipc.protocol import DeletionRequested
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.storage import CheckpointWriter, ObjectStore, checkpoint_prefix
+from rung.storage.checkpoint.transfer import lay_out
+from rung.storage.checkpoint.writer import files_of
 
 STEPS: Final = "steps_completed"
 Selector = Callable[[str], bool]
@@ -125,6 +127,8 @@ class CheckpointContext:
             if not (shard or self._ranks.is_chief):
                 return
             self._add_tensorboard(folder)
+            with self._failure_reported(begun, shard=shard):
+                files_of(folder)  # what cannot be stored is refused here, and not in the thread
             later = stack.pop_all()
 
         def store() -> None:
@@ -219,12 +223,14 @@ class CheckpointContext:
         if DownloadMode(download_mode) is DownloadMode.NoSharedDownload:
             with self._reader.own_files(storage_id) as own:
                 _copy_files(own, target, selector)
+            lay_out(self._reader.manifest(storage_id), target)
             return
         with self.restore_files(storage_id) as files:
             chosen = {name for name in files if selector is None or selector(name)}
             union = set[str]().union(*self._ranks.allgather_local(chosen))
             if self._ranks.is_local_chief:
                 _copy_files(files, target, union.__contains__)
+                lay_out(self._reader.manifest(storage_id), target)
 
     def delete(self, storage_id: str) -> None:
         """Have a checkpoint of this experiment deleted.

@@ -19,6 +19,7 @@ from rung.core.ipc.protocol import Damaged, Restored
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.storage import (
     FolderStore,
+    Manifest,
     ObjectDamaged,
     ObjectError,
     ObjectMissing,
@@ -91,8 +92,11 @@ class CollectiveReader:
 
     def metadata(self, checkpoint_id: str) -> dict[str, Any]:
         """Return a checkpoint's metadata."""
-        stored = read_manifest(*self._location_of(checkpoint_id), checkpoint_id)
-        return stored.manifest.metadata
+        return self.manifest(checkpoint_id).metadata
+
+    def manifest(self, checkpoint_id: str) -> Manifest:
+        """Return a checkpoint's manifest."""
+        return read_manifest(*self._location_of(checkpoint_id), checkpoint_id).manifest
 
     @contextlib.contextmanager
     def _together(self, download: AbstractContextManager[FilesT]) -> Iterator[FilesT]:

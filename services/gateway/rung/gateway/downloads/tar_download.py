@@ -116,7 +116,7 @@ async def _content(integrity: Integrity, archive: Archive) -> AsyncIterator[byte
 def _header(file: CheckedFile) -> bytes:
     info = tarfile.TarInfo(f"{file.checkpoint_id}/{file.name}")
     info.size = file.entry.size_bytes
-    info.mode = 0o644
+    info.mode = file.entry.mode
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
