@@ -26,6 +26,7 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 from rung import core
 from rung.lightning import best_checkpoints, gradients, strategy
 from rung.lightning.epoch_validations import EpochValidations
+from rung.lightning.hyperparameters import leave_out_objects
 from rung.lightning.resumable_loader import ResumableLoader
 from rung.lightning.sharded_validation import ShardedValidation
 from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
@@ -264,6 +265,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         """Keep gradients; see to it that what Rung keeps can be loaded without running code."""
         if self._storing:
             checkpoint[gradients.KEY] = gradients.added_up(pl_module)
+            leave_out_objects(checkpoint)
             plain(checkpoint, "checkpoint")
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
