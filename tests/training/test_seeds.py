@@ -29,6 +29,7 @@ def test_the_numbers_stay() -> None:
         "COLLATION": 10,
         "WORKERS": 11,
         "EVALUATION": 12,
+        "STREAM": 13,
     }
     assert derive(5, Domain.ORDER, 3) == 326124782927953987
     assert derive(-1, Domain.RANK, 1, 7) == 481171307907845567

@@ -59,11 +59,14 @@ class Consumer:
         works = (self._follow(start), self._answer(), self._beside(), self._commit_passed())
         loops = [asyncio.create_task(work) for work in works]
         try:
-            await asyncio.gather(*loops)
+            await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             for task in loops:
-                task.cancel()
+                task.cancel()  # once: what `finish` completes ends at a second one
             await asyncio.gather(*loops, return_exceptions=True)
+        for task in loops:
+            if not task.cancelled():
+                task.result()
 
     async def _follow(self, start: int) -> None:
         """Process the records from a position on."""

@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -26,7 +27,7 @@ class Orphans:
         self.living: list[int] = []
         self.killed: list[int] = []
         monkeypatch.setattr(self.server, "_orphans", lambda: list(self.living))
-        monkeypatch.setattr(server.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(os, "kill", lambda pid, _number: self.killed.append(pid))
 
     def ends(self, exited: Exited) -> None:

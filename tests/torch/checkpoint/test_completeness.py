@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LinearLR, SequentialLR, StepLR
 
 from rung import torch as rt
-from rung.torch.checkpoint.completeness import IncompleteCheckpoint, demand_complete
+from rung.torch.checkpoint.completeness import demand_complete
+from rung.torch.checkpoint.untracked_state import IncompleteCheckpoint
 from support.trials.plain import PlainTrial
 from support.trials.story import CONFIG, finish
 

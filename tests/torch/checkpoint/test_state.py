@@ -267,13 +267,13 @@ class Sparse(PlainTrial):
         net.register_buffer("adjacency", torch.eye(3).to_sparse())
         self.model = context.wrap_model(net)
         parameters = list(net.parameters())
-        self.optimizer = context.wrap_optimizer(torch.optim.SparseAdam(parameters))
+        self.adam = context.wrap_optimizer(torch.optim.SparseAdam(parameters))
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         """Train the entry of a batch's number."""
         loss = self.model(torch.tensor([batch_idx % 4])).square().mean()
         self.context.backward(loss)
-        self.context.step_optimizer(self.optimizer)
+        self.context.step_optimizer(self.adam)
         return loss
 
     def evaluate_batch(self, batch: Any) -> Any:
@@ -286,7 +286,7 @@ def test_sparse_gradients_are_stored_within_a_step(start: Start, tmp_path: Path)
     config = CONFIG | {"optimizations": {"aggregation_frequency": 2}}
     weights = []
     for number, lengths in enumerate([[4], [3, 4]]):
-        restore = []
+        restore: list[str] = []
         for length in lengths:
             folder = tmp_path / str(number)
             agent, context = start(folder, config=config, length=length, seed=1, restore=restore)

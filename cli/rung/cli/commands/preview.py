@@ -1,6 +1,5 @@
 """`rung preview`: simulates a search with made-up metrics; prints its cost and first trials."""
 
-import json
 import zlib
 from collections import Counter
 from collections.abc import Sequence

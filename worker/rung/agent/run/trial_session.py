@@ -6,7 +6,6 @@ that it lacks.
 
 import asyncio
 import contextlib
-import math
 import os
 import re
 import stat
@@ -63,6 +62,7 @@ from rung.events.trial import (
     TrialRestored,
     TrialStatusSet,
     TrialValidated,
+    comparable,
 )
 from rung.storage.no_follow import names_in, open_folder
 
@@ -256,9 +256,8 @@ class TrialSession:
         """Record metrics; those of a validation also as a fact, on which the searcher decides."""
         self._to.event_buffer.reported(message)
         if message.kind == "validation":
-            time = message.values.get(self._spec.time_metric)
-            timed = isinstance(time, int | float) and math.isfinite(time)
-            self.validated_at = float(time if timed else message.step)
+            time = comparable(message.values.get(self._spec.time_metric))
+            self.validated_at = float(message.step) if time is None else time
             found = {"steps_completed": message.step, "metrics": message.values}
             self._put(TrialValidated, number, **found)
 
