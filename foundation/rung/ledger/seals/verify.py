@@ -453,7 +453,7 @@ class _Verifier:
                     position, count = record.position + 1, count + 1
                 limit = _READ
         if count:
-            signed = position <= (self._known.archived or {}).get(place, 0)
+            signed = end <= (self._known.archived or {}).get(place, 0)
             self._report.unsealed.append(
                 Unsealed(
                     topic=place[0], partition=place[1], first=first, count=count, signed=signed
