@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events.errors import ObjectError
-from rung.runtime.health.disk import FAULTS, Disk, reserve_of, tells_of_fault, words_of
+from rung.runtime.health.disk import Disk, reserve_of
 from rung.storage import FolderStore
+from rung.storage.disk_fault import FAULTS, tells_of_fault, words_of
 from support.small_disk import fill, small_disk
 
 

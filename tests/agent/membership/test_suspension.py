@@ -146,6 +146,46 @@ async def test_a_checkpoint_that_does_not_fit_is_no_fault_of_the_script(running:
     assert running.agent._suspension.reason is None
 
 
+async def test_a_script_that_writes_a_checkpoint_is_not_to_blame_for_the_disk(
+    running: Rig,
+) -> None:
+    """What it writes into the checkpoint's folder itself is no less the machine's."""
+    script = (
+        "from rung import core\n"
+        "with core.init() as context, context.checkpoint.store_path(steps_completed=1):\n"
+        "    raise OSError(28, 'No space left on device')\n"
+    )
+    ended = await running.run_script(script)
+
+    assert (ended.exit.outcome, ended.exit.machine) == ("failed", True)
+    assert ended.exit.fault == "disk_full"
+
+
+async def test_where_a_checkpoint_did_not_fit_there_must_be_room_for_it(tmp_path: Path) -> None:
+    """The agent is suspended until the size of the one before is free, and says so."""
+
+    class Outbox:
+        unwritable: str | None = None
+
+    words = "ObjectError: checkpoint x could not be stored: [Errno 28] No space left on device"
+    said: list[str | None] = []
+    with small_disk(16) as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(10 << 20))
+        suspension = Suspension([disk], Outbox(), said.append, checkpoints=[disk])
+        fault = await suspension.machine_fault(words, tmp_path, 8_000_000)
+        assert fault is not None
+        assert "a checkpoint of 8.0 MB did not fit" in fault.reason
+        assert suspension.reason == fault.reason
+        ballast.unlink()
+        assert await suspension.machine_fault("ValueError", tmp_path) is None
+        assert suspension.reason is None
+        fault = await suspension.machine_fault(words, tmp_path, 80_000_000)  # never fits there
+        assert fault is not None
+        assert suspension.reason is None
+    assert len(said) == 2
+
+
 async def test_a_read_only_disk_and_a_vanished_mount_suspend(tmp_path: Path) -> None:
     """Not only a full disk does; each passes once the disk is as it was."""
 

@@ -128,7 +128,11 @@ class Agent:
         )
         written = _written_to(folder, store, self._provisioning.folder)
         self._suspension = Suspension(
-            written, self._outbox, self._on_suspension, hidden=self._hidden
+            written,
+            self._outbox,
+            self._on_suspension,
+            hidden=self._hidden,
+            checkpoints=[path for path in written if path != self._provisioning.folder],
         )
         self._sources = SourceFolder(folder, self._checkpoint_upload.store)
         self._socket = SocketFolder(folder)

@@ -8,7 +8,8 @@ failure of the machine, which does not count as a restart.
 A run may also fail for lack of space on a disk that has room again when the failure is examined,
 because a large checkpoint did not fit. Where a message of the platform's own shows that, it is the
 machine's failure, too; its report is delayed, longer from one such run to the next, so that a
-trial which cannot succeed does not restart over and over without a pause.
+trial which cannot succeed does not restart over and over without a pause. Where the size of the
+run's last checkpoint is known, the agent is suspended until so much is free.
 
 If a run's own files are most of what a full disk holds, the failure is the run's.
 """
@@ -26,7 +27,8 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from rung.agent.isolation.isolation import as_owner_of
-from rung.runtime.health.disk import Disk, tells_of_fault
+from rung.runtime.health.disk import Disk, reserve_of
+from rung.storage.disk_fault import tells_of_fault
 
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 1.0
@@ -65,13 +67,14 @@ class MachineFault(NamedTuple):
 class Suspension:
     """Whether the agent takes new allocations, by the state of its disk."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it watches, and whom it tells
         self,
         folders: Sequence[Path],
         outbox: Waiting,
         changed: Callable[[str | None], None],
         *,
         hidden: Sequence[Path] = (),
+        checkpoints: Sequence[Path] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin unsuspended.
@@ -81,10 +84,14 @@ class Suspension:
             outbox: of the agent.
             changed: is called with the reason of a suspension, with None at its end.
             hidden: further folders of the platform.
+            checkpoints: those of the folders on whose disks checkpoints are written.
             clock: a monotonic clock, in seconds.
         """
         self._disk = Disk(folders)
         self._own = [*folders, *hidden]
+        self._checkpoints = checkpoints
+        self._needed_bytes = 0
+        """What must be free for a checkpoint that did not fit."""
         self._outbox = outbox
         self._changed = changed
         self._clock = clock
@@ -116,16 +123,22 @@ class Suspension:
         """Return when the agent is not suspended."""
         await self._healthy.wait()
 
-    async def machine_fault(self, words: str, folder: Path) -> MachineFault | None:
+    async def machine_fault(
+        self, words: str, folder: Path, checkpoint_bytes: int = 0
+    ) -> MachineFault | None:
         """Return why a failure is the machine's, None where it is the script's.
 
         Args:
             words: the failure's message.
             folder: the run's working folder.
+            checkpoint_bytes: the size of its last checkpoint; 0 if there was none.
         """
+        platforms = tells_of_fault(words) and _PLATFORMS.search(words) is not None
+        if platforms:
+            self._needed_bytes = max(self._needed_bytes, checkpoint_bytes)
         trouble, wait_s = await self._look(), 0.0
         if trouble is None and tells_of_fault(words):
-            if _PLATFORMS.search(words) is not None:
+            if platforms:
                 trouble, wait_s = words, self._back_off_s
                 self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
             else:
@@ -141,6 +154,11 @@ class Suspension:
     async def _look(self) -> str | None:
         """Check the disk; begin or end a suspension accordingly, and return what is wrong."""
         trouble = self._outbox.unwritable or await self._disk.look()
+        if trouble is None and self._needed_bytes:
+            trouble = await asyncio.to_thread(
+                too_little_for, self._needed_bytes, self._checkpoints
+            )
+            self._needed_bytes *= trouble is not None
         if trouble is not None:
             self._begin(trouble)
         elif self.reason is not None:
@@ -186,6 +204,21 @@ class Suspension:
             self._healthy.clear()
             self._suspended.set()
             self._changed(trouble)
+
+
+def too_little_for(size: int, folders: Sequence[Path]) -> str | None:
+    """Return on which folder's disk a checkpoint has no room that its disk could have; or None."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            usage = os.statvfs(folder)
+            whole, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+            needed = size + reserve_of(whole)
+            if free < needed < whole:
+                return (
+                    f"the disk of {folder} is nearly full: {free / 1e6:.1f} MB are free, and a "
+                    f"checkpoint of {size / 1e6:.1f} MB did not fit"
+                )
+    return None
 
 
 def _nearest_folder(path: Path) -> Path | None:

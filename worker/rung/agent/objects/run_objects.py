@@ -74,6 +74,8 @@ class RunObjects:
         self._recovering = False
         self.within = ""
         """The only prefix below which the run can write in its store; empty: everywhere."""
+        self.newest_bytes = 0
+        """The size of the run's newest checkpoint; 0 if it stored none."""
         self.problem = ""
         """Why a checkpoint of the run could not be stored, if one could not."""
 

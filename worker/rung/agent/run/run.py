@@ -65,7 +65,7 @@ from rung.events import RungError
 from rung.events.allocation import AllocationGranted
 from rung.events.trial import RunSpec, TrialStarted, Withdrawal
 from rung.runtime import tracing
-from rung.runtime.health.disk import words_of
+from rung.storage.disk_fault import words_of
 
 _NO_SECRETS: Final = RunSecrets()
 _NOT_KEPT: Final = (
@@ -441,7 +441,8 @@ class Run:
             suspension.run_succeeded()
         if ending is None or ending.outcome != "failed" or stop.reason:
             return
-        fault = await suspension.machine_fault(ending.message, self._folder)
+        size = self._run_objects.newest_bytes
+        fault = await suspension.machine_fault(ending.message, self._folder, size)
         if fault is None:
             return
         known.disk = fault.reason

@@ -263,6 +263,7 @@ class TrialSession:
 
     def _store(self, message: Stored, number: dict[str, int]) -> None:
         """Record that a checkpoint is stored, or upload it first where it is staged."""
+        self._to.run_objects.newest_bytes = message.size_bytes
         if self._to.run_objects.staged:
             self._to.event_buffer.flush()
             save = partial(self._to.event_buffer.save, taken=number)

@@ -33,9 +33,10 @@ from rung.core._train import step_number
 from rung.core._unmanaged_run import UnmanagedConnection
 from rung.core.ipc.protocol import DeletionRequested
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.storage import CheckpointWriter, ObjectStore, checkpoint_prefix
+from rung.storage import CheckpointWriter, ObjectError, ObjectStore, checkpoint_prefix
 from rung.storage.checkpoint.transfer import lay_out
 from rung.storage.checkpoint.writer import files_of
+from rung.storage.disk_fault import tells_of_fault, words_of
 
 STEPS: Final = "steps_completed"
 Selector = Callable[[str], bool]
@@ -99,7 +100,7 @@ class CheckpointContext:
         self.wait()
         begun = self._begin(metadata, steps_completed, shard=shard)
         with self._scratch_folder() as folder:
-            with self._failure_reported(begun, shard=shard):
+            with self._failure_reported(begun, shard=shard), _disk_failures_named(begun):
                 yield folder, begun.checkpoint_id
             if shard or self._ranks.is_chief:
                 self._add_tensorboard(folder)
@@ -122,7 +123,7 @@ class CheckpointContext:
         begun = self._begin(metadata, steps_completed, shard=shard)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(self._scratch_folder())
-            with self._failure_reported(begun, shard=shard):
+            with self._failure_reported(begun, shard=shard), _disk_failures_named(begun):
                 yield folder, begun.checkpoint_id
             if not (shard or self._ranks.is_chief):
                 return
@@ -389,7 +390,8 @@ class CheckpointContext:
         shard: bool,
     ) -> None:
         group = self._group if shard and self._group is not None else SingleProcess()
-        self._writer.store(begun, save, group, complete)
+        with _disk_failures_named(begun):
+            self._writer.store(begun, save, group, complete)
 
     def _name(self, steps: int) -> str:
         return f"{allocation_id_of(self._spec.trial_id, self._spec.run)}.{steps}"
@@ -404,6 +406,26 @@ class CheckpointContext:
     def _scratch_folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self._scratch) as folder:
             yield Path(folder)
+
+
+@contextlib.contextmanager
+def _disk_failures_named(begun: Begun) -> Iterator[None]:
+    """Name a failure of the disk in the block as one of storing a checkpoint.
+
+    Then the agent takes it for the machine's failure, also where the disk has room again as soon
+    as the incomplete file is deleted.
+
+    Raises:
+        ObjectError: the block raised an error of the file system.
+    """
+    try:
+        yield
+    except Exception as error:
+        text = words_of(error)
+        if isinstance(error, ObjectError) or not tells_of_fault(text):
+            raise
+        message = f"checkpoint {begun.checkpoint_id} could not be stored: {text}"
+        raise ObjectError(message) from error
 
 
 def files_below(folder: Path) -> dict[str, Path]:
