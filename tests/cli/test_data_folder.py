@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rung.cli.local.data_folder import LAYOUT_VERSION, DataFolder, DataFolderError, read_server
+from rung.client._data_folder import holder_of
 
 
 @pytest.mark.parametrize("name", ["version", "token"])
@@ -49,6 +50,18 @@ def test_the_token_is_new_at_each_start(tmp_path: Path) -> None:
         with contextlib.closing(DataFolder.open(tmp_path, keep_token=keep)) as folder:
             tokens.append(folder.token)
     assert tokens[0] != tokens[1] == tokens[2]
+
+
+def test_the_lock_does_not_go_with_its_file(tmp_path: Path) -> None:
+    """A second process is refused, and leaves what the first one announced."""
+    with contextlib.closing(DataFolder.open(tmp_path)) as folder:
+        folder.announce("http://127.0.0.1:1", ready=True)
+        (tmp_path / "lock").unlink()
+        with pytest.raises(DataFolderError, match="already runs on"):
+            DataFolder.open(tmp_path)
+        assert (tmp_path / "server.json").exists()
+        assert holder_of(tmp_path) == os.getpid()
+    assert holder_of(tmp_path) is None
 
 
 def test_a_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:

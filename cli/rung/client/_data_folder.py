@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -154,19 +154,31 @@ def holder_of(data: Path) -> int | None:
     A `rung up` holds it from its start on, long before it answers.
     """
     try:
-        with (data / "lock").open("rb") as handle:
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    handle.seek(0)
-                    if (text := handle.read(_PID_BYTES_MAX).strip()).isdigit():
-                        return int(text)
-                else:
-                    return None
-                time.sleep(_WRITING_S)
-    except FileNotFoundError:
+        folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    try:
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if (pid := _pid_in(data)) is not None:
+                    return pid
+            else:
+                return None
+            time.sleep(_WRITING_S)
+    finally:
+        os.close(folder)
+
+
+def _pid_in(data: Path) -> int | None:
+    """Return the process that a held folder names: in its lock file, or, if that is gone, else."""
+    with suppress(FileNotFoundError):
+        text = (data / "lock").read_bytes()[:_PID_BYTES_MAX].strip()
+        return int(text) if text.isdigit() else None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((data / "server.json").read_bytes())["pid"])
+    return None
 
 
 def is_stopped(pid: int) -> bool:

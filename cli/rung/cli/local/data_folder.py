@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from rung.client._data_folder import (
     SOCKET,
@@ -100,7 +100,9 @@ def locked(path: Path) -> Iterator[None]:
 class DataFolder:
     """An opened data folder, held by this process alone."""
 
-    def __init__(self, path: Path, lock: IO[str], token: str, warnings: list[str]) -> None:
+    def __init__(
+        self, path: Path, lock: contextlib.ExitStack, token: str, warnings: list[str]
+    ) -> None:
         self.path = path
         self.token = token
         self.warnings = warnings
@@ -228,29 +230,35 @@ def _close_to_others(path: Path) -> None:
             path.chmod(mode & ~OTHERS)
 
 
-def _take_lock(path: Path) -> IO[str]:
-    handle = (path / "lock").open("a+", errors="replace")
-    deadline = time.monotonic() + _LOCK_S_MAX
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() < deadline:
-                time.sleep(_LOCK_RETRY_S)
-                continue
-        handle.seek(0)
-        holder = handle.read().strip()
-        handle.close()
-        raise DataFolderError(
-            f"another `rung up` or `rung ledger import` (process {holder or 'unknown'}) already "
-            f"runs on {path}: use it, stop it with `rung down --data {path}`, or choose another "
-            "folder with --data"
-        ) from None
-    handle.truncate(0)
-    handle.write(f"{os.getpid()}\n")
-    handle.flush()
-    return handle
+def _take_lock(path: Path) -> contextlib.ExitStack:
+    """Take the lock, which is that of the folder itself: no file of it has to stay for that."""
+    with contextlib.ExitStack() as undo:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        undo.callback(os.close, folder)
+        deadline = time.monotonic() + _LOCK_S_MAX
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() < deadline:
+                    time.sleep(_LOCK_RETRY_S)
+                    continue
+            raise DataFolderError(
+                f"another `rung up` or `rung ledger import` (process {_holder(path)}) already "
+                f"runs on {path}: use it, stop it with `rung down --data {path}`, or choose "
+                "another folder with --data"
+            ) from None
+        (path / "lock").write_text(f"{os.getpid()}\n")
+        return undo.pop_all()
+
+
+def _holder(path: Path) -> str:
+    """Return which process says that it holds the lock."""
+    try:
+        return (path / "lock").read_text(errors="replace").strip() or "unknown"
+    except FileNotFoundError:
+        return "unknown"
 
 
 def _check_version(path: Path) -> None:
