@@ -4,17 +4,24 @@ import asyncio
 import contextlib
 import json
 import random
+import re
+import tracemalloc
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import aiohttp
+import msgspec
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from gateway.conftest import EXPERIMENT_FILE, World, patient, until
-from rung.events import LedgerTrimmed, Payload, decode, fact, topic
+from rung.events import Event, LedgerTrimmed, Payload, decode, fact, topic
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
+from rung.gateway.streams.feed import Frame, Interest, Source
+from rung.gateway.streams.sse import _Stream
 from rung.ledger import Draft, MemoryLedger, Record
 from support.gateway.client import TOKEN, Client
 from support.gateway.scenario import EXPERIMENT, drafts, play, submitted
@@ -415,3 +422,69 @@ async def test_submission_is_streamed_live(world: World, client: Client) -> None
         "rung.trial.requested.v1",
         "rung.run.requested.v1",
     }
+
+
+async def test_little_is_held_for_a_client_that_takes_nothing() -> None:
+    """Of a long history of large records; they are sent in order once it takes them."""
+    ledger = MemoryLedger(partitions=1)
+    rows = [MetricRow(kind="training", step=0, time_ms=0, values={"x" * 200: 0.0})] * 300
+    for number in range(150):
+        data = MetricsReported(
+            experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.0", run=number, rows=rows
+        )
+        await ledger.append([Draft.of(_reported(data, number))])
+
+    class Copying(MemoryLedger):
+        """Gives bytes of their own to each reader, as a ledger in a file does."""
+
+        async def read(
+            self, topic: str, partition: int, position: int, limit: int
+        ) -> list[Record]:
+            """Return copies."""
+            found = await ledger.read(topic, partition, position, limit)
+            return [structs.replace(it, value=bytes(bytearray(it.value))) for it in found]
+
+    class Client:
+        quiet_s = 0.0
+
+        def __init__(self) -> None:
+            self.reached, self.takes = asyncio.Event(), asyncio.Event()
+            self.runs: list[int] = []
+
+        async def send(self, data: bytes) -> None:
+            self.reached.set()
+            await self.takes.wait()
+            self.runs += [int(run) for run in re.findall(rb'"run":(\d+)', data)]
+
+    def render(record: Record) -> Frame:
+        return Frame("metrics", msgspec.json.encode(decode(record.value).data))
+
+    context = SimpleNamespace(
+        ledger=Copying(), closing=asyncio.Event(), settings=SimpleNamespace(heartbeat=60.0)
+    )
+    client = Client()
+    source, interest = Source(topic.METRICS, 0), Interest(None, None, render)
+    reading = _Stream(context, client, [source], [0], interest)  # type: ignore[arg-type]
+    tracemalloc.start()
+    try:
+        task = asyncio.create_task(reading._catch_up(0, 150))
+        async with asyncio.timeout(20):
+            await client.reached.wait()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 2_000_000
+    client.takes.set()
+    await task
+    assert client.runs == list(range(150))
+
+
+def _reported(data: MetricsReported, number: int) -> Event:
+    """Return a report as its agent appends it."""
+    return fact(
+        data,
+        source="/rung/agent/a",
+        origin="agent/a",
+        sequence=number + 1,
+        time="2026-01-01T00:00:00Z",
+    )

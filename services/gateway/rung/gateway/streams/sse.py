@@ -6,9 +6,9 @@ After a while without an event a heartbeat is sent, a comment with an id but no 
 passed over is not read again, and a client that left is noticed.
 
 Past records are read for each client, batch by batch as it takes them; new ones are read for all
-clients at once (`feed`). The ledger is the buffer: little is held for a client, and one that takes
-nothing for too long is cut off; it resumes with `Last-Event-ID`. Records that retention removed
-are skipped.
+clients at once (`feed`). The ledger is the buffer: less than a megabyte is held for a client, and
+one that takes nothing for too long is cut off; it resumes with `Last-Event-ID`. Records that
+retention removed are skipped.
 """
 
 import asyncio
@@ -28,6 +28,10 @@ from rung.ledger import Ledger, Record, read_of
 
 RETRY_MS: Final = 1_000
 _CHUNK: Final = 64 * 1024
+_HELD_BYTES: Final = 512 * 1024
+"""Of past records, so many bytes or one record are held for a client at most."""
+_FIRST_SPAN: Final = 64
+"""Positions that are read at once to begin with."""
 _POSITION_MAX: Final = 2**53
 
 _log = structlog.get_logger()
@@ -149,11 +153,17 @@ class _Stream:
 
     async def _catch_up(self, index: int, end: int) -> None:
         """Send what one source holds before a position."""
-        source = self._sources[index]
+        source, span = self._sources[index], _FIRST_SPAN
         while self._positions[index] < end and not self._closing:
             position, experiment = self._positions[index], self._interest.experiment
-            ledger = self._context.ledger
-            records, reached = await read_of(ledger, source, position, end, experiment)
+            ledger, until = self._context.ledger, min(end, position + span)
+            records, reached = await read_of(ledger, source, position, until, experiment)
+            if (count := _within(records)) < len(records):
+                reached = records[count - 1].position + 1
+                records = records[:count]
+                span = max(1, reached - position)
+            else:
+                span *= 2
             for chunk in self._chunks(index, records):
                 await self._client.send(chunk)
             self._positions[index] = reached
@@ -191,6 +201,16 @@ class _Stream:
         """Send the position, if nothing was sent for a while."""
         if self._client.quiet_s >= self._context.settings.heartbeat:
             await self._client.send(f"id: {id_of(self._positions)}\n: still here\n\n".encode())
+
+
+def _within(records: Sequence[Record]) -> int:
+    """Return how many of some records are held at once: one at least, if there are any."""
+    size = 0
+    for number, record in enumerate(records):
+        size += len(record.value)
+        if number and size > _HELD_BYTES:
+            return number
+    return len(records)
 
 
 async def _resume(
