@@ -24,11 +24,12 @@ from rung.keras import determinism, state
 from rung.keras.collectives import exchange_of
 from rung.keras.data_parallel import DataParallel, layers_of, learned, without_writers
 from rung.training import batch_size as batch_sizes
-from rung.training import callback_states, rng
-from rung.training.callback_states import CallbackStates
+from rung.training import rng
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
+from rung.training.states import callback_states
+from rung.training.states.callback_states import CallbackStates
 
 if TYPE_CHECKING:
     from rung.keras.exact import ExactFit

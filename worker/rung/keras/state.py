@@ -4,7 +4,7 @@
     training.npz       running sums of metrics, states of seed generators
     keras.json         generators at the moment and at the epoch's beginning; whether a callback
                        has ended the training; where several ranks train, what each draws from
-    callbacks.npz      the states of callbacks (`rung.training.callback_states`)
+    callbacks.npz      the states of callbacks (`rung.training.states.callback_states`)
     iterator.*         the state of a tf.data iterator, where there is one
 
 Nothing of it is unpickled.

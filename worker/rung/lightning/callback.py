@@ -33,12 +33,13 @@ from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
 from rung.torch import determinism, external_loop
 from rung.torch.checkpoint.tensor_file import plain
 from rung.torch.data.training_data import records_of
-from rung.training import callback_states, rank_states, rng
+from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
-from rung.training.callback_states import CallbackStates
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
+from rung.training.states import callback_states, rank_states
+from rung.training.states.callback_states import CallbackStates
 
 if TYPE_CHECKING:
     from rung.lightning.exact import ExactTraining

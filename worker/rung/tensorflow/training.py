@@ -25,9 +25,10 @@ from rung.tensorflow.collectives import Collective
 from rung.tensorflow.metrics import Means, evaluated, numbers
 from rung.tensorflow.setup import shared_seeds
 from rung.tensorflow.training_data import source_of
-from rung.training import ProgressTracker, rank_states, rng
+from rung.training import ProgressTracker, rng
 from rung.training.errors import NotResumable
 from rung.training.seams import exact
+from rung.training.states import rank_states
 
 
 class Training:

@@ -19,11 +19,11 @@ from rung import core
 from rung.torch import determinism
 from rung.torch.data_parallel import Parallel
 from rung.torch.pytree import mapped
-from rung.training import rank_states
 from rung.training.determinism import deterministic
 from rung.training.distributed_config import distributed_config
 from rung.training.rng import Generators
 from rung.training.setup import InitArguments, seeded_run
+from rung.training.states import rank_states
 
 _ACCELERATE: Final = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
 """Without these Accelerate treats each CPU slot as a single process, or numbers CPU devices by
@@ -81,7 +81,7 @@ def share_buffers(model: nn.Module) -> None:
 
 
 def gathered(ranks: core.DistributedContext, own: dict[str, Any]) -> dict[str, Any]:
-    """Return the state to store, as `rung.training.rank_states.gathered`.
+    """Return the state to store, as `rung.training.states.rank_states.gathered`.
 
     Tensors are copied to the CPU: one that is pickled on a GPU is unpickled on the GPU of the same
     index.

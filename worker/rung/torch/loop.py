@@ -29,11 +29,12 @@ from rung.torch.context import TrialContext
 from rung.torch.data.training_data import TrainingData
 from rung.torch.metrics.reporting import Reporter
 from rung.torch.trial import Trial
-from rung.training import batch_size, rank_states, rng
+from rung.training import batch_size, rng
 from rung.training.averages import TrainingAverages, named
 from rung.training.checkpoint_schedule import CheckpointSchedule
 from rung.training.determinism import log_differences
 from rung.training.plan import Plan, Progress, due
+from rung.training.states import rank_states
 
 
 class _Control(NamedTuple):

@@ -3,7 +3,7 @@
     units, plan             lengths and periods: how far a run trains, how often it validates
     progress                the progress of a trial in a framework's own loop, and what is due
     checkpoint_schedule     the checkpoint period that a run chooses by itself
-    callback_states         the states of a loop's callbacks, as a file; state_tree is its format
+    states                  of callbacks and ranks, as files of a checkpoint
     seeds, rng              seeds by domain, and the global random generators
     shares                  each rank's part of a batch
     averages, data_wait     metrics of many batches; the time that a loop waits for its data

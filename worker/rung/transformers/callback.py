@@ -29,12 +29,12 @@ from transformers.trainer_callback import ExportableState
 
 from rung import core
 from rung.torch import determinism, external_loop
-from rung.training import callback_states
 from rung.training.batch_size import BatchSize, Given, batch_size
-from rung.training.callback_states import CallbackStates
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
+from rung.training.states import callback_states
+from rung.training.states.callback_states import CallbackStates
 from rung.transformers import exportable_states
 from rung.transformers.shared_data import refuse_shared_already
 from rung.transformers.weights import load_optimizer, load_weights

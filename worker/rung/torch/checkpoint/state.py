@@ -21,9 +21,10 @@ from rung.torch.context import TrialContext
 from rung.torch.determinism import Kept, is_kept, machine
 from rung.torch.torch_compile import plain_name, with_own_names, with_plain_names
 from rung.torch.trial import Trial
-from rung.training import rank_states, rng
+from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
 from rung.training.plan import Progress
+from rung.training.states import rank_states
 
 FORMAT: Final = 1
 FROZEN_BYTES_MIN: Final = 1 << 20

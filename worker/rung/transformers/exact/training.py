@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from rung.torch import external_loop
-from rung.training import ProgressTracker, rank_states, rng
+from rung.training import ProgressTracker, rng
+from rung.training.states import rank_states
 from rung.transformers.exact.data_parallel import DataParallel
 from rung.transformers.exact.seeded_data import Seeds, seed_data, seed_evaluations
 

@@ -24,7 +24,15 @@ import numpy as np
 import structlog
 
 from rung.training.errors import NotResumable
-from rung.training.state_tree import Lost, Node, Reader, Resource, TooLarge, Writer, tells_state
+from rung.training.states.state_tree import (
+    Lost,
+    Node,
+    Reader,
+    Resource,
+    TooLarge,
+    Writer,
+    tells_state,
+)
 
 FILE: Final = "callbacks.npz"
 _TREE: Final = "tree"

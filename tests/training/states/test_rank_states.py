@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rung.core import DistributedContext
-from rung.training.rank_states import Share, gathered, new_generators, share_of
+from rung.training.states.rank_states import Share, gathered, new_generators, share_of
 from support.ranked import on_agents, ranked
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from rung.training.callback_states import FILE, CallbackStates, named
 from rung.training.errors import NotResumable
+from rung.training.states.callback_states import FILE, CallbackStates, named
 
 
 class Colour(enum.Enum):
@@ -209,7 +209,7 @@ def test_data_are_no_state_and_a_state_does_not_become_data(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What has many values at the beginning is left out; what grows beyond that is refused."""
-    monkeypatch.setattr("rung.training.state_tree._VALUES_MAX", 3)
+    monkeypatch.setattr("rung.training.states.state_tree._VALUES_MAX", 3)
     callback = SimpleNamespace(data=[(1,)] * 4, found=[(1,)], losses=[0.5] * 9)
     kept = states_of(callback)
     kept.demand_complete()
