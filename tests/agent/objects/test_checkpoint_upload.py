@@ -152,7 +152,8 @@ async def test_areas_of_runs(running: Rig) -> None:
     assert (await running.end_of(again)).printed()[0] == f"latest {checkpoint_id}"
     await eventually(lambda: not area.list(half))
     assert running.store.read(half) == b"of nobody"
-    assert not list((running.folder / "agent" / "staged-areas").glob("exp*"))
+    areas = running.folder / "agent" / "staged-areas"
+    await eventually(lambda: not list(areas.glob("exp*")))
 
 
 async def test_a_run_starts_from_a_checkpoint_in_another_area(running: Rig) -> None:

@@ -149,7 +149,8 @@ def test_the_least_recently_used_goes_first(
         folder = sources.prepare(f"e.{number}.1", None).folder
         (folder / "out").write_bytes(bytes(1 << 20))
         sources.discard(f"e.{number}.1")
-        os.utime(tmp_path / f"agent/kept/e.{number}", (time.time() - 10 + number,) * 2)
+        used_at = time.time() - 10 + number
+        os.utime(tmp_path / f"agent/kept/e.{number}", (used_at, used_at))
     monkeypatch.setattr(source_folder, "_KEPT_PART", 0.6)
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)

@@ -179,8 +179,8 @@ def _hides_modules(folder: Path) -> bool:
         found = list(os.scandir(folder))
     except OSError:
         return False  # the interpreter reports it
-    names = (entry.name.partition(".")[0] for entry in found if entry.name.endswith(_MODULES))
-    if any(name in sys.modules for name in names):
+    names = {entry.name.partition(".")[0] for entry in found if entry.name.endswith(_MODULES)}
+    if any(name in sys.modules for name in names - {"__main__"}):
         return True
     packages = (entry for entry in found if entry.name in sys.modules and entry.is_dir())
     return any(Path(entry, "__init__.py").is_file() for entry in packages)

@@ -204,8 +204,8 @@ class Run:
         else:
             self._node.outbox.put(changes=[RunEnded(self.allocation_id)])
         self._node.checkpoint_upload.background(self._forget())
-        await self._node.sources.release(self.allocation_id)
         await asyncio.to_thread(self._run_objects.release)
+        await self._node.sources.release(self.allocation_id)
         await asyncio.to_thread(self._node.isolation.release, self.allocation_id)
         for place in self._places if self._secrets.files else ():
             folder = f"{self._secrets_folder}-{place.rank}"
