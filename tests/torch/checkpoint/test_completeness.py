@@ -9,8 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LinearLR, SequentialLR, StepLR
 
 from rung import torch as rt
-from rung.torch.checkpoint.completeness import demand_complete
-from rung.torch.checkpoint.untracked_state import IncompleteCheckpoint
+from rung.torch.checkpoint.completeness import IncompleteCheckpoint, demand_complete
 from support.trials.plain import PlainTrial
 from support.trials.story import CONFIG, finish
 

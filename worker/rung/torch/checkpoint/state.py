@@ -73,7 +73,7 @@ def demand_storable(parts: Parts, data: Iterable[Any]) -> None:
         NotPlain: a state contains values that a checkpoint cannot.
     """
     context = parts.context
-    states: list[tuple[str, Kept]] = [
+    states: list[tuple[str, Any]] = [
         *(("model", model) for model in context.models),
         *(("schedulers", scheduled.scheduler) for scheduled in context.schedulers),
         *((f"kept.{name}", kept) for name, kept in context.kept.items()),

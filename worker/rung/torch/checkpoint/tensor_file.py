@@ -80,7 +80,7 @@ def demand_storable(value: Any, place: str) -> None:
     """
     plain(value, place)
     for name, tensor in named_tensors_in(value, place):
-        if type(tensor) in _USUAL and is_strided(tensor) or is_shard(tensor):
+        if (type(tensor) in _USUAL and is_strided(tensor)) or is_shard(tensor):
             continue
         written = io.BytesIO()
         try:
