@@ -97,7 +97,7 @@ def test_what_the_system_refuses_is_no_verdict(rung: Rung, tmp_path: Path) -> No
     file.touch()
     result = rung("down", "--data", str(file))
     assert result.code == 6
-    assert result.err == f"Error: {file}/lock: Not a directory\n"
+    assert result.err == f"Error: {file}: Not a directory\n"
 
 
 @pytest.mark.parametrize(

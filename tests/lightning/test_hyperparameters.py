@@ -5,12 +5,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import pytest
 import structlog
 
 from rung.torch.checkpoint.tensor_file import plain
 from support.framework_trials import needs
 
-pytestmark = needs("lightning")
+pytestmark = [needs("lightning"), pytest.mark.e2e]
 
 
 class Kind(Enum):

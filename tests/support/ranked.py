@@ -1,7 +1,9 @@
-"""Ranks of a run as threads of one process, connected as the processes of a run are."""
+"""Ranks of a run as threads or forks of one process, connected as the processes of a run are."""
 
+import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any
 
 from rung.core._distributed import DistributedContext
@@ -19,6 +21,34 @@ def ranked(places: list[Place], work: Callable[[DistributedContext], Any]) -> li
 
     with ThreadPoolExecutor(len(places)) as pool:
         return list(pool.map(one, places))
+
+
+def forked(places: list[Place], work: Callable[[DistributedContext], Any]) -> list[Any]:
+    """Do the same with each rank in a process, which has random generators of its own.
+
+    What a rank raises is raised here.
+    """
+    chief = f"127.0.0.1:{free_port()}"
+
+    def one(place: Place, answer: Connection) -> None:
+        try:
+            with DistributedContext(place, chief, f"key {chief}") as ranks:
+                answer.send((work(ranks), None))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test is to have it
+            answer.send((None, error))
+
+    processes = multiprocessing.get_context("fork")
+    answers = []
+    for place in places:
+        answer, end = processes.Pipe(duplex=False)
+        processes.Process(target=one, args=(place, end), daemon=True).start()
+        end.close()
+        answers.append(answer)
+    found = [answer.recv() for answer in answers]
+    for _, error in found:
+        if error is not None:
+            raise error
+    return [result for result, _ in found]
 
 
 def on_agents(*sizes: int) -> list[Place]:

@@ -155,7 +155,7 @@ def holder_of(data: Path) -> int | None:
     """
     try:
         folder = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
     try:
         while True:

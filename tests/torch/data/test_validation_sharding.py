@@ -20,7 +20,7 @@ from rung.torch.data.validation_sharding import (
     with_batches,
 )
 from rung.training.shares import Part
-from support.ranked import on_agents, ranked
+from support.ranked import forked, on_agents
 
 DATA = TensorDataset(torch.arange(11))
 
@@ -87,7 +87,7 @@ def _evaluated(build: Any, *, sharded: bool = False) -> list[list[list[int]]]:
             assert len(set(counts)) == 1
         return [batch.tolist() for number, batch in found if number < shared.length]
 
-    return ranked(on_agents(2), work)
+    return forked(on_agents(2), work)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
