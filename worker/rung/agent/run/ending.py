@@ -3,11 +3,12 @@
 `Evidence` is what the agent collects while a run ends; `ending_of` is a pure function of it, and
 the only place where outcomes are decided. The first of these that applies:
 
-    the agent leaves, or its fork servers died           none: the scheduler records the run as
-    lost it could not start                                   failed withdrawn before it started
-    killed, preempted a part of the run failed on another agent            failed, with that part's
-    message the processes, below                                 ... a checkpoint could not be
-    uploaded                   failed, if it had ended well
+    the agent leaves, or its fork servers died     none: the scheduler records the run as lost
+    it could not start                             failed
+    withdrawn before it started                    killed, preempted
+    a part of the run failed on another agent      failed, with that part's message
+    the processes, below                           ...
+    a checkpoint could not be uploaded             failed, if it had ended well
 
 A failure is the machine's where its disk failed, or where another part failed by its machine. Of
 several processes the first failure counts, then the worst outcome. For each process:
@@ -53,8 +54,7 @@ from rung.events.trial import (
 MESSAGE_CHARACTERS_MAX: Final = 1000
 NEWS_WAIT_S: Final = 45.0
 """How long the report of a failure that names another rank waits for the scheduler's decision
-about
-that: longer than the failure detector waits for heartbeats, which is 30 s by default."""
+about that: longer than the failure detector waits for heartbeats, which is 30 s by default."""
 DISK_WAIT_S: Final = 20.0
 """The longest delay of the report of a gang's part whose machine failed: the other parts must
 learn
