@@ -32,9 +32,9 @@ sys.stdin.read()
 
 SLOW = """#!/bin/sh
 until [ -e "$0.go" ]; do sleep 0.01; done
-exec 9> "$0.data/lock"
+exec 9< "$0.data"
 flock 9
-echo $$ >&9
+echo $$ > "$0.data/lock"
 echo secret > "$0.data/token"
 echo "{\\"url\\": \\"http://127.0.0.1:9\\", \\"pid\\": $$}" > "$0.new"
 mv "$0.new" "$0.data/server.json"
