@@ -322,6 +322,16 @@ async def test_an_expectation_that_is_no_text(
     assert caplog.records == []
 
 
+async def test_a_request_without_a_target(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused as any other; aiohttp's parser returns it without a URL."""
+    pair = await _connect(server, b"CONNECT  \r\nHost: x\r\n\r\n")
+    assert (await _rest(pair)).split()[1] == b"404"
+    assert (await _rest(await _connect(server, QUICK))).endswith(b"ok")
+    assert caplog.records == []
+
+
 async def test_a_malformed_request_leaves_no_text_in_the_log(server: Server) -> None:
     """A header with a NUL is counted; its value, which may be a token, is not logged."""
     with structlog.testing.capture_logs() as lines:

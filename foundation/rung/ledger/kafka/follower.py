@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.kafka.errors import FAILURES, describe, explain
 from rung.ledger.kafka.reader import FETCH_BYTES, Reader, records_of
@@ -128,7 +128,12 @@ class Follower:
         try:
             while stream.wanted and not stream.live:
                 position = stream.position
-                records = await self._read(place, stream, position, _ALL)
+                try:
+                    records = await self._read(place, stream, position, _ALL)
+                except LedgerTrimmed:
+                    if stream.position == position:
+                        raise
+                    continue  # nobody wants what was trimmed any more
                 if stream.position != position:
                     continue  # a follower further ahead was added meanwhile
                 if records:

@@ -28,13 +28,15 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
+import yarl
 from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.typedefs import Handler
 from aiohttp.web import RequestPayloadError
@@ -338,6 +340,8 @@ class Connections:
         app.middlewares.insert(0, _watch)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s)
         await runner.setup()
+        assert runner.server is not None
+        runner.server.request_factory = _with_url(runner.server.request_factory)
         self._server = runner.server
         try:
             with self._listening(listeners):
@@ -473,6 +477,20 @@ class Connections:
             _log.warning("connections cut", port=self._port, counts=counts, last_address=last)
             self._logged_at = now
             self._cut.clear()
+
+
+def _with_url(make: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """Return what makes requests of messages, also of one without a URL.
+
+    aiohttp's parser returns such a message where the target of `CONNECT` is empty.
+    """
+
+    def make_request(message: RawRequestMessage, *others: Any) -> web.BaseRequest:
+        if message.url is None:
+            message = message._replace(url=yarl.URL())
+        return make(message, *others)
+
+    return make_request
 
 
 @web.middleware
