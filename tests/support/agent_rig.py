@@ -1,6 +1,7 @@
 """A real agent on a ledger in memory, with real processes; the test plays the scheduler."""
 
 import asyncio
+import gzip
 import hashlib
 import io
 import itertools
@@ -99,9 +100,15 @@ class Rig:
             await self.abandon()
 
     def code(self, **files: str) -> str:
-        """Store a code archive; the names are module names. Return its digest."""
+        """Store a code archive; the names are module names. Return its digest.
+
+        The same files are the same archive, whenever it is made: gzip writes the time otherwise.
+        """
         buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        with (
+            gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
             for name, text in files.items():
                 member = tarfile.TarInfo(f"{name}.py")
                 member.size = len(text.encode())
