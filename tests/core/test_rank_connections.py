@@ -36,10 +36,10 @@ def meet(address: tuple[str, int]) -> Iterator[Meet]:
 
         def together(size: int) -> list[Any]:
             clients = [
-                pool.submit(GroupClient, address, KEY, rank, 20.0) for rank in range(1, size)
+                pool.submit(GroupClient, address, KEY, rank, 0, 20.0) for rank in range(1, size)
             ]
             ranks: list[Any] = [
-                GroupServer(address, KEY, size, 20.0),
+                GroupServer(address, [KEY], size, 20.0),
                 *(client.result() for client in clients),
             ]
             for rank in ranks:
@@ -86,30 +86,46 @@ def test_a_rank_that_left_is_missed(meet: Meet) -> None:
 def test_a_stranger_is_not_let_in(address: tuple[str, int]) -> None:
     """Without the key nobody becomes a rank, and nothing that a stranger sends is unpickled."""
     with ThreadPoolExecutor() as pool:
-        server = pool.submit(GroupServer, address, KEY, 2, 20.0)
+        server = pool.submit(GroupServer, address, [KEY], 2, 20.0)
         with pytest.raises(RanksApart, match="does not reach the chief"):
-            GroupClient(address, "wrong", 1, 0.5)
-        friend = GroupClient(address, KEY, 1, 20.0)
+            GroupClient(address, "wrong", 1, 0, 0.5)
+        friend = GroupClient(address, KEY, 1, 0, 20.0)
         server.result().close()
         friend.close()
+
+
+def test_ranks_of_each_agent_have_its_key(address: tuple[str, int]) -> None:
+    """Who has that of another agent, or names one that there is not, is no rank."""
+    with ThreadPoolExecutor() as pool:
+        server = pool.submit(GroupServer, address, ["own", "second", "third"], 3, 20.0)
+        for agent in (0, 1, 3):
+            with pytest.raises(RanksApart, match="does not reach the chief"):
+                GroupClient(address, "third", 2, agent, 0.2)
+        clients = [
+            GroupClient(address, "own", 1, 0, 20.0),
+            GroupClient(address, "third", 2, 2, 20.0),
+        ]
+        server.result().close()
+        for each in clients:
+            each.close()
 
 
 def test_the_missing_are_named(address: tuple[str, int]) -> None:
     """The chief says which ranks did not come in time."""
     with ThreadPoolExecutor() as pool:
-        client = pool.submit(GroupClient, address, KEY, 2, 20.0)
+        client = pool.submit(GroupClient, address, KEY, 2, 0, 20.0)
         with pytest.raises(RanksApart, match="these ranks did not connect: 1, 3;"):
-            GroupServer(address, KEY, 4, 0.5)
+            GroupServer(address, [KEY], 4, 0.5)
         client.result().close()
 
 
 def test_two_of_the_same_rank_are_not_let_in(address: tuple[str, int]) -> None:
     """A second process that claims a rank is sent away."""
     with ThreadPoolExecutor() as pool:
-        server = pool.submit(GroupServer, address, KEY, 3, 20.0)
-        first = GroupClient(address, KEY, 1, 20.0)
-        double = GroupClient(address, KEY, 1, 20.0)
-        second = GroupClient(address, KEY, 2, 20.0)
+        server = pool.submit(GroupServer, address, [KEY], 3, 20.0)
+        first = GroupClient(address, KEY, 1, 0, 20.0)
+        double = GroupClient(address, KEY, 1, 0, 20.0)
+        second = GroupClient(address, KEY, 2, 0, 20.0)
         first.gather("gather", "first")
         second.gather("gather", "second")
         assert server.result().gather("gather", 0) == [0, "first", "second"]

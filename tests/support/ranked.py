@@ -16,7 +16,7 @@ def ranked(places: list[Place], work: Callable[[DistributedContext], Any]) -> li
     chief = f"127.0.0.1:{free_port()}"
 
     def one(place: Place) -> Any:
-        with DistributedContext(place, chief, f"key {chief}") as ranks:
+        with DistributedContext(place, chief, _key(place, chief)) as ranks:
             return work(ranks)
 
     with ThreadPoolExecutor(len(places)) as pool:
@@ -32,7 +32,7 @@ def forked(places: list[Place], work: Callable[[DistributedContext], Any]) -> li
 
     def one(place: Place, answer: Connection) -> None:
         try:
-            with DistributedContext(place, chief, f"key {chief}") as ranks:
+            with DistributedContext(place, chief, _key(place, chief)) as ranks:
                 answer.send((work(ranks), None))
         except Exception as error:  # noqa: BLE001 - whatever it is, the test is to have it
             answer.send((None, error))
@@ -49,6 +49,12 @@ def forked(places: list[Place], work: Callable[[DistributedContext], Any]) -> li
         if error is not None:
             raise error
     return [result for result, _ in found]
+
+
+def _key(place: Place, chief: str) -> str:
+    """Return the key of a rank's agent; for the chief that of each agent."""
+    agents = range(place.cross_size) if place.rank == 0 else [place.cross_rank]
+    return ",".join(f"key {chief} of {agent}" for agent in agents)
 
 
 def on_agents(*sizes: int) -> list[Place]:

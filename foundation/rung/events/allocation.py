@@ -204,8 +204,9 @@ class AllocationAddressed(Struct, frozen=True, kw_only=True):
     """A name or an address of the agent's machine that the other agents reach."""
     ports: list[int]
     """Reserved for the allocation: the first for the rendezvous, then one for each rank."""
-    key: str
-    """Of the first agent: the secret that the allocation's processes authenticate with."""
+    public_key: str
+    """Of the agent for this allocation, in hexadecimal digits; from it and another agent's private
+    key comes the key that both share, by which the processes of the run know each other."""
 
 
 class Share(Struct, frozen=True, kw_only=True):

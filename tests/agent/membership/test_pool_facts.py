@@ -25,7 +25,7 @@ def addressed(agent_id: str) -> AllocationAddressed:
         incarnation=1,
         host="10.0.0.7",
         ports=[5000, 5001],
-        key="",
+        public_key="",
     )
 
 

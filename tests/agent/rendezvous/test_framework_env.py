@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rung.agent.rendezvous.framework_env import places, variables
+from rung.agent.rendezvous.framework_env import network_of, places, variables
 from rung.agent.rendezvous.rendezvous import DistributedOptions, Part, RendezvousInfo, options_of
 from rung.core.ipc.environment import Place
 from rung.events.allocation import Share
@@ -14,7 +14,7 @@ SHARES = [
     Share(agent_id="b", incarnation=1, slots=[4, 5]),
 ]
 MEETING = RendezvousInfo(
-    [Part("10.0.0.1", [5000, 5001, 5002]), Part("10.0.0.2", [6000, 6001, 6002])], "k"
+    [Part("10.0.0.1", [5000, 5001, 5002]), Part("10.0.0.2", [6000, 6001, 6002])], ["k", "l"]
 )
 
 
@@ -56,7 +56,7 @@ def test_torch() -> None:
 
 def test_on_one_machine_the_loopback_is_used() -> None:
     """Gloo needs no name service there, so that a laptop without a network trains too."""
-    rendezvous_info = RendezvousInfo([Part("127.0.0.1", [5000, 5001, 5002])], "k")
+    rendezvous_info = RendezvousInfo([Part("127.0.0.1", [5000, 5001, 5002])], ["k"])
     found = variables("torch", places(SHARES[:1], 0, "torch")[0], rendezvous_info, None)
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
     assert "NCCL_SOCKET_IFNAME" not in found
@@ -115,3 +115,15 @@ def test_options_of_a_configuration(
 ) -> None:
     """Torch is the default; a launcher that an older agent does not know is taken for it."""
     assert options_of(config) == expected
+
+
+def test_the_chief_has_the_key_of_each_agent() -> None:
+    """All others have their agent's alone."""
+    options = DistributedOptions()
+    second = RendezvousInfo(MEETING.parts, ["l"])
+    found = [
+        network_of(options, place, info, None)["RUNG_KEY"]
+        for own, info in ((0, MEETING), (1, second))
+        for place in places(SHARES, own, "torch")
+    ]
+    assert found == ["k,l", "k", "l", "l"]

@@ -6,9 +6,11 @@ import msgspec
 import pytest
 
 from rung.agent.rendezvous import rendezvous
+from rung.agent.rendezvous.keys import BadPublicKey, new_private_key, public_key_of
 from rung.agent.rendezvous.rendezvous import GangAddresses, Ports, gang_info, local_info
 from rung.events.allocation import AllocationAddressed, Share
 
+PRIVATE = {name: new_private_key() for name in ("a", "b", "c")}
 SHARES = [Share(agent_id=name, incarnation=2, slots=[0]) for name in ("a", "b")]
 
 
@@ -21,7 +23,7 @@ def said(agent: str, incarnation: int = 2) -> AllocationAddressed:
         incarnation=incarnation,
         host=f"{agent}.example",
         ports=[1, 2],
-        key="k" if agent == "a" else "",
+        public_key=public_key_of(PRIVATE[agent]),
     )
 
 
@@ -33,9 +35,9 @@ async def test_all_are_waited_for() -> None:
     await addresses.take(said("a", incarnation=1))
     assert not waiting.done()
     await addresses.take(said("a"))
-    found = gang_info(await waiting)
+    found = gang_info(await waiting, 0, PRIVATE["a"])
     assert [part.host for part in found.parts] == ["a.example", "b.example"]
-    assert (found.chief, found.key) == ("a.example:1", "k")
+    assert found.chief == "a.example:1"
 
 
 async def test_who_is_silent_is_named_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +50,7 @@ async def test_who_is_silent_is_named_and_waited_for(monkeypatch: pytest.MonkeyP
     for _ in range(3):
         assert (await notes.get()).endswith("do not have the run's data yet: b")
     await addresses.take(said("b"))
-    assert gang_info(await waiting).chief == "a.example:1"
+    assert gang_info(await waiting, 1, PRIVATE["b"]).chief == "a.example:1"
 
 
 async def test_what_is_expected_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,5 +73,36 @@ def test_ranks_of_one_agent_meet_on_the_loopback() -> None:
     found, other = local_info(ports), local_info(ports)
     assert found.chief == f"127.0.0.1:{ports.numbers[0]}"
     assert len(set(ports.numbers)) == 4
-    assert found.key != other.key
+    assert found.keys != other.keys
     ports.close()
+
+
+def test_each_agent_shares_a_key_with_the_first() -> None:
+    """Both halves give the same; another agent's, or another allocation's, is another."""
+    facts = [said(name) for name in PRIVATE]
+    found = {name: gang_info(facts, own, PRIVATE[name]).keys for own, name in enumerate(PRIVATE)}
+    assert found["a"] == [found["a"][0], *found["b"], *found["c"]]
+    assert len(set(found["a"])) == 3
+    again = [msgspec.structs.replace(fact, allocation_id="e.0.2") for fact in facts]
+    assert not set(gang_info(again, 0, PRIVATE["a"]).keys) & set(found["a"])
+
+
+def test_what_is_on_record_gives_no_key() -> None:
+    """Who reads all facts, and has a key pair of their own, cannot be taken for a rank."""
+    facts = [said(name) for name in PRIVATE]
+    known = {
+        key
+        for own, name in enumerate(PRIVATE)
+        for key in gang_info(facts, own, PRIVATE[name]).keys
+    }
+    reader = new_private_key()
+    assert not {key for own in range(3) for key in gang_info(facts, own, reader).keys} & known
+    assert not any(key in msgspec.json.encode(facts).decode() for key in known)
+
+
+@pytest.mark.parametrize("public", ["", "no digits", "ab", "00" * 32])
+def test_what_is_no_public_key_is_refused(public: str) -> None:
+    """It cannot have come from an agent."""
+    bad = msgspec.structs.replace(said("a"), public_key=public)
+    with pytest.raises(BadPublicKey, match="is no public key"):
+        gang_info([bad, said("b")], 1, PRIVATE["b"])

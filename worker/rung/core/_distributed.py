@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
@@ -75,7 +75,8 @@ class DistributedContext:
         Args:
             place: of this process.
             chief: `host:port` at which the chief listens.
-            key: a secret that only the processes of this run know.
+            key: by which this process proves that it belongs to the run. Where each agent has
+                another, the chief gets that of each, separated by commas.
 
         Raises:
             RanksApart: not all ranks connected in time.
@@ -86,17 +87,19 @@ class DistributedContext:
         self.local_size: Final = place.local_size
         self.cross_rank: Final = place.cross_rank
         self.cross_size: Final = place.cross_size
-        self._chief, self._key = chief, key
+        self._chief, self._keys = chief, key.split(",")
         self._others: list[Group] = []
         self._all: Group = SingleProcess()
         self._local: Group = SingleProcess()
         if place.size > 1:
-            self._all = _connect_group(_tcp(chief), key, place.rank, place.size)
+            self._all = self._connect(self._keys)
             if place.cross_size == 1:
                 self._local = self._all
             elif place.local_size > 1:
+                key = self._keys[0]
                 address = _abstract(key, place.cross_rank)
-                self._local = _connect_group(address, key, place.local_rank, place.local_size)
+                local = place.local_rank, place.local_size
+                self._local = _connect_group(address, [key], *local, agent=0)
 
     @property
     def is_chief(self) -> bool:
@@ -257,9 +260,12 @@ class DistributedContext:
         # The chief's address again: no other is known to be reachable between the agents. A rank
         # that connects while the chief still listens there for another group has another key, is
         # refused, and retries.
-        group = _connect_group(_tcp(self._chief), f"{self._key}/{purpose}", self.rank, self.size)
+        group = self._connect([f"{key}/{purpose}" for key in self._keys])
         self._others.append(group)
         return group
+
+    def _connect(self, keys: Sequence[str]) -> Group:
+        return _connect_group(_tcp(self._chief), keys, self.rank, self.size, agent=self.cross_rank)
 
     def close(self) -> None:
         """Close the connections to the other ranks."""
@@ -355,10 +361,12 @@ def _allgather(group: Group, stuff: Any) -> list[Any]:
     return everything
 
 
-def _connect_group(address: Address, key: str, rank: int, size: int) -> Group:
+def _connect_group(
+    address: Address, keys: Sequence[str], rank: int, size: int, *, agent: int
+) -> Group:
     if rank == 0:
-        return GroupServer(address, key, size, JOIN_S)
-    return GroupClient(address, key, rank, JOIN_S)
+        return GroupServer(address, keys, size, JOIN_S)
+    return GroupClient(address, keys[0], rank, agent, JOIN_S)
 
 
 def _tcp(chief: str) -> Address:

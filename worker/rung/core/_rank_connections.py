@@ -1,7 +1,8 @@
 """Connections between the ranks of a run: one from each rank to the chief.
 
 The chief (the server) listens, the others (the clients) connect as soon as it does. Both prove
-knowledge of the run's key before a message is accepted; messages are pickled, because scripts send
+knowledge of a key before a message is accepted, which the chief shares with all ranks of one
+agent; messages are pickled, because scripts send
 arbitrary objects. A frame contains the name and number of its call, so that ranks that make
 different calls get an error and do not hang.
 
@@ -19,6 +20,7 @@ import struct
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rung.events import RungError
@@ -27,7 +29,8 @@ Address = tuple[str, int] | str
 """Host and port, or the name of a Unix socket."""
 
 _HEAD: Final = struct.Struct("!Q")
-_RANK: Final = struct.Struct("!I")
+_RANK: Final = struct.Struct("!II")
+"""Rank, and the index of its agent, which tells its key."""
 _NONCE: Final = 32
 _PROOF: Final = 32
 _RETRY_S: Final = 0.02
@@ -102,8 +105,14 @@ class _PeerConnection:
 class GroupServer:
     """The chief's side of a group."""
 
-    def __init__(self, address: Address, key: str, size: int, within_s: float) -> None:
+    def __init__(self, address: Address, keys: Sequence[str], size: int, within_s: float) -> None:
         """Listen until all ranks have connected.
+
+        Args:
+            address: at which to listen.
+            keys: one for all ranks, or one of each agent.
+            size: how many ranks there are, this one included.
+            within_s: the time limit, seconds.
 
         Raises:
             RanksApart: the address is not available, or some ranks did not connect in time.
@@ -111,7 +120,7 @@ class GroupServer:
         self._calls = 0
         self._lock = threading.Lock()
         with _listening(address) as listener:
-            self._peers = _join(listener, key, size, time.monotonic() + within_s)
+            self._peers = _join(listener, keys, size, time.monotonic() + within_s)
 
     def gather(self, call: str, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -137,8 +146,15 @@ class GroupServer:
 class GroupClient:
     """Another rank's side of a group."""
 
-    def __init__(self, address: Address, key: str, rank: int, within_s: float) -> None:
+    def __init__(self, address: Address, key: str, rank: int, agent: int, within_s: float) -> None:
         """Connect to the chief as soon as it listens.
+
+        Args:
+            address: at which the chief listens.
+            key: of this rank's agent.
+            rank: of this process in the group.
+            agent: the index of its key among those of the chief.
+            within_s: the time limit, seconds.
 
         Raises:
             RanksApart: it did not in time.
@@ -146,7 +162,7 @@ class GroupClient:
         self._calls = 0
         self._lock = threading.Lock()
         self._chief = _PeerConnection(
-            _connected(address, key, rank, time.monotonic() + within_s), 0
+            _connected(address, key, (rank, agent), time.monotonic() + within_s), 0
         )
 
     def gather(self, call: str, value: Any) -> None:
@@ -187,7 +203,9 @@ def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
-def _join(listener: socket.socket, key: str, size: int, deadline: float) -> list[_PeerConnection]:
+def _join(
+    listener: socket.socket, keys: Sequence[str], size: int, deadline: float
+) -> list[_PeerConnection]:
     """Return the connections of ranks 1 to size - 1, in order."""
     found: dict[int, _PeerConnection] = {}
     while len(found) < size - 1:
@@ -202,7 +220,7 @@ def _join(listener: socket.socket, key: str, size: int, deadline: float) -> list
                 f"these ranks did not connect: {', '.join(missing)}; every rank must call "
                 "core.init(), and the agents must reach each other"
             ) from None
-        rank = _welcome(connection, key)
+        rank = _welcome(connection, keys)
         if rank is None or not 0 < rank < size or rank in found:
             connection.close()
         else:
@@ -210,7 +228,7 @@ def _join(listener: socket.socket, key: str, size: int, deadline: float) -> list
     return [found[rank] for rank in sorted(found)]
 
 
-def _welcome(connection: socket.socket, key: str) -> int | None:
+def _welcome(connection: socket.socket, keys: Sequence[str]) -> int | None:
     """Return the rank of a connection, None if it is not of this run."""
     connection.settimeout(_HANDSHAKE_S)
     nonce = secrets.token_bytes(_NONCE)
@@ -218,38 +236,39 @@ def _welcome(connection: socket.socket, key: str) -> int | None:
         connection.sendall(nonce)
         head = _exactly(connection, _RANK.size + _NONCE)
         proof = _exactly(connection, _PROOF)
+        rank, agent = _RANK.unpack(head[: _RANK.size])
+        key = keys[agent] if len(keys) > 1 else keys[0]
         if not hmac.compare_digest(proof, _proof(key, b"client", nonce + head)):
             return None
         connection.sendall(_proof(key, b"server", head + nonce))
-    except (OSError, EOFError):
+    except (OSError, EOFError, IndexError):
         return None
     _settle(connection)
-    (rank,) = _RANK.unpack(head[: _RANK.size])
     return int(rank)
 
 
-def _connected(address: Address, key: str, rank: int, deadline: float) -> socket.socket:
+def _connected(address: Address, key: str, who: tuple[int, int], deadline: float) -> socket.socket:
     family = socket.AF_UNIX if isinstance(address, str) else _family(address[0])
     while True:
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.settimeout(_HANDSHAKE_S)
             connection.connect(address)
-            _handshake(connection, key, rank)
+            _handshake(connection, key, who)
         except (OSError, EOFError) as error:
             connection.close()
             if time.monotonic() >= deadline:
                 raise RanksApart(
-                    f"rank {rank} does not reach the chief at {_shown(address)}: {error}"
+                    f"rank {who[0]} does not reach the chief at {_shown(address)}: {error}"
                 ) from error
             time.sleep(_RETRY_S)  # there is no notification of a listener on another machine
         else:
             return connection
 
 
-def _handshake(connection: socket.socket, key: str, rank: int) -> None:
+def _handshake(connection: socket.socket, key: str, who: tuple[int, int]) -> None:
     nonce = _exactly(connection, _NONCE)
-    head = _RANK.pack(rank) + secrets.token_bytes(_NONCE)
+    head = _RANK.pack(*who) + secrets.token_bytes(_NONCE)
     connection.sendall(head + _proof(key, b"client", nonce + head))
     if not hmac.compare_digest(_exactly(connection, _PROOF), _proof(key, b"server", head + nonce)):
         raise EOFError("another process than the chief of this run listens there")

@@ -397,7 +397,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         incarnation=4,
         host="10.0.0.7",
         ports=[40113, 40114],
-        key="6b1f",
+        public_key="8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a",
     ),
     AllocationGranted(
         pool="default",

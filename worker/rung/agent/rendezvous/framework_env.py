@@ -63,7 +63,7 @@ def network_of(
     chosen = options.interface or (interface if place.cross_size > 1 else None)
     return variables(options.launcher, place, info, chosen, own) | {
         CHIEF_VARIABLE: info.chief,
-        KEY_VARIABLE: info.key,
+        KEY_VARIABLE: ",".join(info.keys if place.rank == 0 else info.keys[:1]),
     }
 
 

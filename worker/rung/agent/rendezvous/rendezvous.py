@@ -1,8 +1,8 @@
-"""Rendezvous of a run's ranks: the addresses, ports and the key by which they find each other.
+"""Rendezvous of a run's ranks: the addresses, ports and keys by which they find each other.
 
 On one agent the ranks use the loopback, and nothing is exchanged. Of a gang, each agent publishes
 the addresses of its part (`AllocationAddressed`) and waits for those of the others. The ranks
-connect to the first agent's ports; its key is the run's.
+connect to the first agent's ports; how they prove that they belong to the run is in `keys.py`.
 
 An agent publishes once it has the run's data, which may take hours longer on one agent than on the
 others. So they wait as long as the run is wanted: if an agent is lost, or its part fails, the
@@ -20,6 +20,7 @@ from msgspec import Struct
 from rung.agent.outbox.outbox import Outbox
 from rung.agent.outbox.outbox_file import Change
 from rung.agent.rendezvous.key_value_store import KeyValueStore, limits_of
+from rung.agent.rendezvous.keys import new_private_key, public_key_of, shared_key
 from rung.agent.rendezvous.network import LOOPBACK, ReservedPort, address_of
 from rung.agent.settings import Settings
 from rung.events.allocation import AllocationAddressed, AllocationGranted, Share
@@ -64,7 +65,9 @@ class RendezvousInfo(Struct, frozen=True):
 
     parts: list[Part]
     """In the order of the agents' shares."""
-    key: str
+    keys: list[str]
+    """By which the ranks of this agent prove that they belong to the run; the first agent has the
+    key of each, in the same order."""
 
     @property
     def chief(self) -> str:
@@ -147,11 +150,11 @@ class Ports:
 
 def local_info(ports: Ports) -> RendezvousInfo:
     """Return the addresses of ranks that are all on this agent."""
-    return RendezvousInfo([Part(LOOPBACK, ports.numbers)], secrets.token_hex(16))
+    return RendezvousInfo([Part(LOOPBACK, ports.numbers)], [secrets.token_hex(16)])
 
 
 def address_fact(
-    granted: AllocationGranted, share: Share, ports: Ports, host: str
+    granted: AllocationGranted, share: Share, ports: Ports, host: str, private_key: str
 ) -> AllocationAddressed:
     """Return the fact that publishes the address of this agent's share."""
     return AllocationAddressed(
@@ -161,13 +164,24 @@ def address_fact(
         incarnation=share.incarnation,
         host=host,
         ports=ports.numbers,
-        key=secrets.token_hex(16) if share is granted.shares[0] else "",
+        public_key=public_key_of(private_key),
     )
 
 
-def gang_info(facts: Sequence[AllocationAddressed]) -> RendezvousInfo:
-    """Return the addresses of all agents."""
-    return RendezvousInfo([Part(fact.host, fact.ports) for fact in facts], facts[0].key)
+def gang_info(facts: Sequence[AllocationAddressed], own: int, private_key: str) -> RendezvousInfo:
+    """Return the addresses of all agents, and the keys of one of them.
+
+    Args:
+        facts: of all shares, in their order.
+        own: the index of this agent's share.
+        private_key: of this agent, whose public half is in its fact.
+
+    Raises:
+        BadPublicKey: an agent published something else.
+    """
+    others = facts if own == 0 else facts[:1]
+    keys = [shared_key(private_key, it.public_key, it.allocation_id) for it in others]
+    return RendezvousInfo([Part(fact.host, fact.ports) for fact in facts], keys)
 
 
 class Rendezvous:
@@ -182,6 +196,7 @@ class Rendezvous:
         share: int,
         *,
         announced: AllocationAddressed | None,
+        private_key: str | None,
         changes: Callable[[], list[Change]],
     ) -> None:
         """Prepare the rendezvous of one share of an allocation.
@@ -193,10 +208,12 @@ class Rendezvous:
             granted: the allocation, with the experiment's configuration.
             share: the index of this agent's share.
             announced: the address of that share, if an earlier session of the agent published it.
+            private_key: the one that belongs to it.
             changes: returns changes to write in one transaction with the address.
         """
         self.announced = announced
         """The published address of this agent's share, which the others may use already."""
+        self.private_key: Final = private_key or new_private_key()
         self._changes = changes
         self._settings = settings
         self._outbox = outbox
@@ -216,6 +233,7 @@ class Rendezvous:
 
         Raises:
             NoSuchInterface: the experiment names a network interface that does not exist.
+            BadPublicKey: another agent published no public key.
         """
         shares = self._granted.shares
         slots = sum(len(share.slots) for share in shares)
@@ -238,11 +256,10 @@ class Rendezvous:
         host = self._settings.address or address_of(interface)
         share = granted.shares[self._share]
         if self.announced is None:
-            self.announced = address_fact(granted, share, ports, host)
+            self.announced = address_fact(granted, share, ports, host, self.private_key)
             self._outbox.put(self.announced, changes=self._changes())
-        return gang_info(
-            await self._gang_addresses.of(granted.allocation_id, granted.shares, note)
-        )
+        facts = await self._gang_addresses.of(granted.allocation_id, granted.shares, note)
+        return gang_info(facts, self._share, self.private_key)
 
     async def close(self) -> None:
         """Release the ports."""

@@ -142,6 +142,7 @@ class Run:
             granted,
             share,
             announced=saved.announced if saved is not None else None,
+            private_key=saved.private_key if saved is not None else None,
             changes=self._changes,
         )
         self._watchdog = Watchdog(
@@ -362,6 +363,7 @@ class Run:
             token=self.trial_session.token,
             since=self._since,
             announced=self._rendezvous.announced,
+            private_key=self._rendezvous.private_key,
             user=self._node.isolation.user_of(self.allocation_id) if self._launched else None,
             processes=[member.name for member in self._process_group.members],
             launched=self._launched,

@@ -22,6 +22,8 @@ class SavedRun(Struct, frozen=True, kw_only=True):
     """The position, in the pool's facts, of the cause of the grant."""
     announced: AllocationAddressed | None = None
     """The address of this agent's part of a gang, once it is published."""
+    private_key: str | None = None
+    """Of the public key in that address."""
     user: int | None = None
     """Its own user id; None: the agent's."""
     processes: list[str] = []
