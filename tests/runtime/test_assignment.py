@@ -29,7 +29,8 @@ class Work:
             self.notes.append(f"-{partition}")
 
 
-async def _settle() -> None:
+async def settle() -> None:
+    """Let tasks run that can."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -43,7 +44,7 @@ async def test_whole_is_every_partition() -> None:
     """One replica works on all partitions, and ends the work when it is cancelled."""
     work = Work()
     task = asyncio.create_task(AllPartitions(MemoryLedger(partitions=3)).run("searches", work))
-    await _settle()
+    await settle()
     assert work.notes == ["+0", "+1", "+2"]
     await _end(task)
     assert sorted(work.notes[3:]) == ["-0", "-1", "-2"]
@@ -53,7 +54,7 @@ async def test_work_begins_and_ends_with_the_portion() -> None:
     """What is taken is ended before the change is done; what stays is not disturbed."""
     assignment, work = ChangingAssignment(), Work()
     task = asyncio.create_task(assignment.run("searches", work))
-    await _settle()
+    await settle()
     assert work.notes == []
     changes: list[Mapping[str, set[int]]] = [
         {"searches": {0, 1}, "pools": {5}},
@@ -63,7 +64,7 @@ async def test_work_begins_and_ends_with_the_portion() -> None:
     seen = []
     for held in changes:
         await assignment.change(held)
-        await _settle()
+        await settle()
         seen.append(list(work.notes))
         work.notes.clear()
     assert seen == [["+0", "+1"], ["-0", "+2"], ["-1", "-2"]]
@@ -75,7 +76,7 @@ async def test_what_is_held_already_is_worked_on_at_once() -> None:
     assignment, work = ChangingAssignment(), Work()
     await assignment.change({"searches": {3}})
     task = asyncio.create_task(assignment.run("searches", work))
-    await _settle()
+    await settle()
     assert work.notes == ["+3"]
     assert assignment.partitions == {"searches": frozenset({3})}
     await _end(task)
@@ -86,14 +87,14 @@ async def test_work_that_does_not_let_go_is_not_waited_for_long() -> None:
     assignment, work = ChangingAssignment(), Work()
     task = asyncio.create_task(assignment.run("searches", work))
     await assignment.change({"searches": {0}})
-    await _settle()
+    await settle()
     work.slow.clear()
     await assignment.change({}, within_s=0.01)
     await assignment.change({"searches": {0}}, within_s=0.01)
-    await _settle()
+    await settle()
     assert work.notes == ["+0"]
     work.slow.set()
-    await _settle()
+    await settle()
     assert work.notes == ["+0", "-0", "+0"]
     await _end(task)
 
@@ -121,14 +122,14 @@ async def test_slow_work_is_waited_for_through_several_changes() -> None:
     assignment, work = ChangingAssignment(), Work()
     task = asyncio.create_task(assignment.run("searches", work))
     await assignment.change({"searches": {0}})
-    await _settle()
+    await settle()
     work.slow.clear()
     for held in ({}, {"searches": {0}}, {}, {"searches": {0}}):
         await assignment.change(held, within_s=0.01)
-        await _settle()
+        await settle()
     assert work.notes == ["+0"]
     work.slow.set()
-    await _settle()
+    await settle()
     assert work.notes == ["+0", "-0", "+0"]
     await _end(task)
 
@@ -138,12 +139,12 @@ async def test_nothing_begins_while_the_holder_ends() -> None:
     assignment, work = ChangingAssignment(), Work()
     task = asyncio.create_task(assignment.run("searches", work))
     await assignment.change({"searches": {0}})
-    await _settle()
+    await settle()
     work.slow.clear()
     task.cancel()
-    await _settle()
+    await settle()
     await assignment.change({"searches": {0, 1}}, within_s=0.01)
     work.slow.set()
     await asyncio.gather(task, return_exceptions=True)
-    await _settle()
+    await settle()
     assert work.notes == ["+0", "-0"]

@@ -1,13 +1,17 @@
 """What Faust is told of a cluster; the rest of it is tested on brokers, in tests/cluster."""
 
+import asyncio
 from pathlib import Path
 
 import faust
 import pytest
+from faust.types import TP
 
 from rung.events import LedgerError
 from rung.ledger.kafka import KafkaSettings
 from rung.runtime.assignment.faust_application import _credentials, open_assignment
+from rung.runtime.assignment.settings import GroupSettings
+from runtime.test_assignment import Work, settle
 
 URL = "kafka://one:9092,[::1]:9093/lab"
 
@@ -76,3 +80,27 @@ def test_an_url_that_is_none_is_refused() -> None:
     """As the ledger refuses it."""
     with pytest.raises(LedgerError, match="do not belong into the URL"):
         open_assignment("kafka://u@h", service="searcher", topics=[])
+
+
+async def test_what_is_assigned_again_was_never_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is revoked at a rebalance; without a new assignment in time all work ends."""
+    assignment = open_assignment(URL, service="searcher", topics=["experiments"])
+    work = Work()
+    task = asyncio.create_task(assignment.run("experiments", work))
+    await assignment._give({TP("lab.experiments", 0), TP("lab.experiments", 1)})
+    await assignment._take({TP("lab.experiments", 0), TP("lab.experiments", 1)})
+    await settle()
+    assert (work.notes, assignment.ready) == (["+0", "+1"], False)
+    await assignment._give({TP("lab.experiments", 1), TP("lab.experiments", 2)})
+    await settle()
+    assert (work.notes[2:], assignment.ready) == (["-0", "+2"], True)
+    timeouts = GroupSettings(session_timeout_s=1, rebalance_timeout_s=1)
+    monkeypatch.setattr(assignment, "_settings", timeouts)
+    await assignment._take({TP("lab.experiments", 1), TP("lab.experiments", 2)})
+    async with asyncio.timeout(20):
+        while len(work.notes) < 6:  # noqa: ASYNC110 - nothing says when it changes
+            await asyncio.sleep(0.02)
+    assert sorted(work.notes[4:]) == ["-1", "-2"]
+    assert not assignment.partitions.get("experiments")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -5,6 +5,11 @@ group with heartbeats. When a member joins, leaves or falls silent, Faust's assi
 equal partitions of all topics of a service to one replica, and as few as possible to another one
 than before.
 
+Kafka's group protocol revokes all partitions of all members at each rebalance. Work on them goes
+on until the new assignment is known: only then the work on partitions that moved is ended, which
+may overlap with its begin elsewhere (decision 0006). A replica that gets no new assignment in time
+lets go of all.
+
 No event passes through Faust. Its streams pass a few thousand a second and its tables may not be
 the record, so components follow their partitions through the ledger. Faust resumes assigned
 partitions when its tables are recovered; their service is not started here, so it consumes
@@ -85,6 +90,8 @@ class FaustAssignment:
         self._settings = settings
         self._assignment = ChangingAssignment()
         self._assigned = asyncio.Event()
+        self._overdue: asyncio.Task[None] | None = None
+        """Lets go of all partitions, unless some are assigned in time."""
 
     @property
     def partitions(self) -> Mapping[str, frozenset[int]]:
@@ -150,7 +157,9 @@ class FaustAssignment:
             async with asyncio.timeout(_STOPS_WITHIN_S):
                 await app.stop()
         except Exception as error:  # noqa: BLE001 - the broker notices by its silence
-            _log.warning("left without a word", service=self._service, reason=repr(error))
+            _log.warning("the group was not left", service=self._service, reason=repr(error))
+        finally:
+            self._stop_waiting()
 
     def _new_app(self, folder: Path) -> "_App":
         settings, kafka = self._settings, self._kafka
@@ -180,6 +189,7 @@ class FaustAssignment:
         return app
 
     async def _give(self, assigned: Collection[TP]) -> None:
+        self._stop_waiting()
         held: dict[str, set[int]] = defaultdict(set)
         for place in assigned:
             held[self._names[place.topic]].add(place.partition)
@@ -192,10 +202,23 @@ class FaustAssignment:
         self._assigned.set()
 
     async def _take(self, revoked: Collection[TP]) -> None:
+        """Wait for the new assignment, in which most of what was revoked is assigned again."""
         self._assigned.clear()
         if revoked:
             _log.info("partitions revoked", service=self._service, count=len(revoked))
+        self._stop_waiting()
+        self._overdue = asyncio.create_task(self._let_go())
+
+    async def _let_go(self) -> None:
+        """Let go of all partitions: by now they may be assigned to others."""
+        await asyncio.sleep(self._settings.session_timeout_s + self._settings.rebalance_timeout_s)
+        _log.warning("no partitions are assigned again: work on all ends", service=self._service)
         await self._assignment.change({}, within_s=self._ends_within_s)
+
+    def _stop_waiting(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
 
     @property
     def _ends_within_s(self) -> float:

@@ -38,7 +38,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """A replica without heartbeats for this time loses its partitions. Brokers require 6 or more,
     unless their `group.min.session.timeout.ms` is lower."""
     rebalance_timeout_s: float = 6.0
-    """How long a replica may take to release its partitions in a rebalance."""
+    """How long a rebalance waits for a replica that is a member."""
 
     def __post_init__(self) -> None:
         for name, value in (
