@@ -130,12 +130,25 @@ def test_a_command_of_determined(entrypoint: Any, message: str) -> None:
 
 @pytest.mark.parametrize(
     "entrypoint",
-    ["python3 -m determinedly.go", "python3 determined.py", "./run determined.launch"],
+    [
+        "python3 -m determinedly.go",
+        "python3 determined.py",
+        "./run determined.launch",
+        ["python3", "train.py", "--note", "", "$HOME"],
+    ],
 )
-def test_a_command_that_only_looks_like_it(entrypoint: str) -> None:
-    """A module or a script of another name is the user's."""
+def test_a_command_that_only_looks_like_it(entrypoint: Any) -> None:
+    """A module or a script of another name is the user's, and so is an argument that is empty."""
     tree = {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}
     assert load(json.dumps(tree), today_seed=1).settings.entrypoint == entrypoint
+
+
+@pytest.mark.parametrize("words", [[""], [" ", "train.py"]])
+def test_words_without_a_command(words: list[str]) -> None:
+    """There is no program without a name."""
+    tree = {"entrypoint": words, "searcher": {"name": "single", "metric": "loss"}}
+    with pytest.raises(InvalidExperimentFile, match="must begin with a command"):
+        load(json.dumps(tree), today_seed=1)
 
 
 @pytest.mark.parametrize("word", ["a", "python", "-a ", "-m ", "'", " ", "-m determined "])

@@ -10,7 +10,6 @@ from pydantic_core import PydanticCustomError
 
 from rung.config.code_archive import CodeArchive
 from rung.config.problem import shortened
-from rung.config.sections.section import Text
 
 _COMMAND_LENGTH: Final = 100
 """Letters of a command that a refusal spells out."""
@@ -41,6 +40,8 @@ def _command(value: Any) -> Any:
             " `python3 train.py`"
         )
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        if value and not value[0].strip():
+            raise _refused("must begin with a command, such as `[python3, train.py]`")
         _check_launcher(shlex.join(value))
     elif isinstance(value, str):
         _check_launcher(value)
@@ -94,7 +95,7 @@ def _refused(message: str) -> PydanticCustomError:
 
 Entrypoint = Annotated[
     Annotated[str, BeforeValidator(_command), Tag("<text>")]
-    | Annotated[list[Text], BeforeValidator(_command), Field(min_length=1), Tag("<list>")],
+    | Annotated[list[str], BeforeValidator(_command), Field(min_length=1), Tag("<list>")],
     Discriminator(lambda value: "<list>" if isinstance(value, list) else "<text>"),
 ]
 
