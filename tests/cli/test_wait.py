@@ -79,6 +79,18 @@ def test_what_errored_is_said_at_the_end_and_before(server: Scripted, rung: Rung
     assert "3 errored: KeyError: 'x' (k3v9x2ab.4)" in result.err
 
 
+def test_what_failed_after_its_training_is_said(server: Scripted, rung: Rung) -> None:
+    """The trial is completed all the same, and so is the exit code."""
+    late = [recorded_answers.failure("RuntimeError: no export", 1, 2)]
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment(late_failures=late)))
+    result = rung("wait", "k3v9x2ab")
+    assert result.code == 0
+    assert (
+        "1 failed: after the training: RuntimeError: no export (k3v9x2ab.2)\n"
+        "log: `rung logs k3v9x2ab.2` shows the first of them\n"
+    ) in result.out
+
+
 def test_wait_survives_the_server(server: Scripted, rung: Rung) -> None:
     """A server that is away for a moment is waited for."""
     server.on(

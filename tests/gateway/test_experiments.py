@@ -176,12 +176,16 @@ async def test_a_failure_after_the_length_is_shown(world: World) -> None:
     await world.play(history)
     async with world.gateway() as client:
         shown = await client.get(f"/trials/{trial}")
-        (listed,) = [
-            it
-            for it in (await client.get(f"/experiments/{EXPERIMENT}"))["trials"]
-            if it["id"] == trial
-        ]
+        experiment = await client.get(f"/experiments/{EXPERIMENT}")
+        (listed,) = [it for it in experiment["trials"] if it["id"] == trial]
 
+    (late,) = experiment["late_failures"]
+    assert (late["cause"], late["trials"], late["trial_id"]) == (
+        "ValueError: no export (exit code 1)",
+        1,
+        trial,
+    )
+    assert experiment["failures"] == []
     failed = "its script failed after that: ValueError: no export (exit code 1)"
     assert shown["state"] == "completed"
     assert shown["reason"] == listed["reason"] == f"trained to {length}; {failed}"

@@ -72,6 +72,7 @@ def summary(state: str = "completed", **more: Any) -> dict[str, Any]:
         "units_full": 32,
         "eta_seconds": None if ended else 75.0,
         "failures": [],
+        "late_failures": [],
         "checkpoint_count": 1,
         "checkpoint_bytes": 2048,
         "archived": False,

@@ -299,7 +299,7 @@ class BestTrial(Struct, kw_only=True):
 
 
 class Failure(Struct, kw_only=True):
-    """Trials that errored for causes that differ in numbers, addresses and folders alone."""
+    """Trials that failed for causes that differ in numbers, addresses and folders alone."""
 
     cause: Annotated[str, Meta(description="of the first of them")]
     trials: Annotated[int, Meta(description="how many there are")]
@@ -330,6 +330,10 @@ class ExperimentSummary(Struct, kw_only=True):
     eta_seconds: Annotated[float | None, Meta(description="null while unknown")]
     failures: Annotated[
         list[Failure], Meta(description="of its errored trials, the commonest first")
+    ] = field(default_factory=list[Failure])
+    late_failures: Annotated[
+        list[Failure],
+        Meta(description="of its scripts that failed after their trial was trained; likewise"),
     ] = field(default_factory=list[Failure])
     checkpoint_count: Annotated[int, Meta(description="those in the object store")] = 0
     checkpoint_bytes: Annotated[int, Meta(description="of those in the object store")] = 0

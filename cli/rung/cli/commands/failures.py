@@ -1,24 +1,30 @@
-"""Why trials of an experiment errored, in lines."""
+"""Why trials of an experiment errored, or failed after they were trained, in lines."""
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rung.client import Experiment
+from rung.client import Experiment, Failure
 from rung.events.failure import shortened
 
 _CAUSES_SHOWN: Final = 3
 
 
 def failure_facts(experiment: Experiment) -> list[tuple[str, str]]:
-    """Return why trials errored, as far as the reason does not say it, and where to read more."""
-    failures = experiment.failures
-    if not failures:
-        return []
-    log = ("log", f"`rung logs {failures[0].trial_id}` shows the first of them")
-    if len(failures) == 1 and shortened(failures[0].cause) in (experiment.reason or ""):
-        return [log]
-    facts = [
-        (f"{each.trials} errored", f"{shortened(each.cause)} ({each.trial_id})")
-        for each in failures[:_CAUSES_SHOWN]
-    ]
-    others = sum(each.trials for each in failures[_CAUSES_SHOWN:])
-    return [*facts, *([(f"{others} errored", "for other causes")] if others else []), log]
+    """Return why trials failed, as far as the reason does not say it, and where to read more."""
+    errored, late = experiment.failures, experiment.late_failures
+    facts = [*_causes_of(late, "failed", "after the training: ")]
+    if len(errored) != 1 or shortened(errored[0].cause) not in (experiment.reason or ""):
+        facts = [*_causes_of(errored, "errored"), *facts]
+    if errored or late:
+        first = (errored or late)[0].trial_id
+        facts.append(("log", f"`rung logs {first}` shows the first of them"))
+    return facts
+
+
+def _causes_of(
+    failures: Sequence[Failure], word: str, when: str = ""
+) -> Iterator[tuple[str, str]]:
+    for each in failures[:_CAUSES_SHOWN]:
+        yield f"{each.trials} {word}", f"{when}{shortened(each.cause)} ({each.trial_id})"
+    if others := sum(each.trials for each in failures[_CAUSES_SHOWN:]):
+        yield f"{others} {word}", f"{when}for other causes"

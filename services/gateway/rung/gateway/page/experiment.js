@@ -293,7 +293,7 @@ class Head {
     this.description = h("p", { class: "words", hidden: true });
     this.notes = h("p", { class: "notes", role: "note", "aria-label": "Notes", hidden: true });
     this.reason = h("p", { class: "reason", hidden: true });
-    this.failures = h("ul", { class: "failures", "aria-label": "Why trials errored", hidden: true });
+    this.failures = h("ul", { class: "failures", "aria-label": "Why trials failed", hidden: true });
     this.bar = h("progress", { max: "1", "aria-label": "Progress of the experiment" });
     this.buttons = ["pause", "resume", "cancel", "kill", "delete", "edit", "archive", "unarchive"].map((name) =>
       h(
@@ -350,7 +350,7 @@ class Head {
     const telling = experiment.reason && experiment.state !== "completed" && !experiment.failures.length;
     this.reason.hidden = !telling;
     say(this.reason, experiment.reason ?? "");
-    this.failures.hidden = !experiment.failures.length;
+    this.failures.hidden = !experiment.failures.length && !experiment.late_failures.length;
     this.failures.replaceChildren(...failuresOf(experiment, this.hash));
     this.bar.value = experiment.progress;
     this.bar.className = experiment.state;
@@ -377,15 +377,20 @@ class Head {
 const OF_ALL = /(experiment\.(paused|resumed)|search\.(planned|extended))\.v/;
 const CAUSES_SHOWN = 3;
 
-/** The commonest causes of errored trials, each with the log of the first such trial. */
-function failuresOf({ failures, trial_count: all }, hash) {
+/** The commonest causes of errored trials, and of those that failed after they were trained. */
+function failuresOf({ failures, late_failures: late, trial_count: all }, hash) {
+  return [...causesOf(failures, "errored", all, hash), ...causesOf(late, "failed after the training", all, hash)];
+}
+
+/** The commonest causes, each with the log of the first such trial. */
+function causesOf(failures, what, all, hash) {
   const items = failures.slice(0, CAUSES_SHOWN).map(({ cause, trials: count, trial_id: id }) => {
     const index = id.split(".").pop();
     const log = h("a", { href: `${hash}/logs?trial=${index}` }, `log of trial ${index}`);
-    return h("li", {}, `${count} of ${many(all, "trial")} errored: ${cause} (`, log, ")");
+    return h("li", {}, `${count} of ${many(all, "trial")} ${what}: ${cause} (`, log, ")");
   });
   const left = failures.slice(CAUSES_SHOWN).reduce((sum, { trials: count }) => sum + count, 0);
-  return left ? [...items, h("li", {}, `${left} errored for other causes`)] : items;
+  return left ? [...items, h("li", {}, `${left} ${what} for other causes`)] : items;
 }
 
 function factsOf(experiment, hash) {

@@ -83,6 +83,11 @@ class Trial(Struct, array_like=True, gc=False):
         """Progress, in units of the time metric."""
         return max(self.validations[-1].time, 0.0) if self.validations else 0.0
 
+    @property
+    def late_failure(self) -> str | None:
+        """How its script failed after it was trained; None: it did not."""
+        return self.failure if self.closed in {"completed", "stopped"} else None
+
 
 class Checkpoint(Struct, array_like=True, gc=False):
     """One checkpoint that was stored."""
@@ -187,6 +192,7 @@ class Experiment(Struct, omit_defaults=True):
         requests: origin of a client's request (`client/<key>`) → its kind, in words.
         units: what its trials trained together, in units of the time metric.
         failures: why trials of it errored, by what the causes have in common.
+        late_failures: the same of scripts that failed after their trial was trained.
         retention: what it keeps, if that was changed after its submission.
         workspace_id: the workspace that it is in.
         project_id: the project of that workspace.
@@ -214,6 +220,7 @@ class Experiment(Struct, omit_defaults=True):
     units: float = 0.0
     throughput: Throughput = field(default_factory=Throughput)
     failures: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    late_failures: dict[str, Failure] = field(default_factory=dict[str, Failure])
     retention: api.Retention | None = None
     workspace_id: str = DEFAULT
     project_id: str = DEFAULT

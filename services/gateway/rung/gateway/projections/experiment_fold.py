@@ -372,6 +372,9 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             if data.state == "errored":
                 cause = data.cause or data.reason
                 state.failures = add_failure(state.failures, cause, data.trial_id)
+            elif trial.late_failure is not None:
+                late = add_failure(state.late_failures, trial.late_failure, data.trial_id)
+                state.late_failures = late
         case _:
             assert_never(data)
 

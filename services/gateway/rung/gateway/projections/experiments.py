@@ -185,7 +185,7 @@ class ExperimentProjection(Projection):
     facts = topic.EXPERIMENTS
     decisions = (topic.SEARCHES, topic.RETIREMENTS)
     handles = Handles
-    version = 12
+    version = 13
     schema = _SCHEMA
 
     def __init__(self) -> None:

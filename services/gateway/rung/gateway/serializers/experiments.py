@@ -1,6 +1,6 @@
 """Serializers of experiments, trials and checkpoints: records of the projection → of the API."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
@@ -8,7 +8,7 @@ from msgspec import structs
 from rung import api
 from rung.config.secret import hide, text_without
 from rung.config.sections.resources import PRIORITY
-from rung.events.failure import by_frequency
+from rung.events.failure import Failure, by_frequency
 from rung.events.trial import MetricValue, cost_of, trial_id_of
 from rung.gateway.access.place import Names
 from rung.gateway.projections.experiment import (
@@ -55,15 +55,8 @@ def summary(experiment: Experiment, left_s: float | None, names: Names) -> api.E
         units_trained=_number(progress.units_trained),
         units_full=None if progress.units_full is None else _number(progress.units_full),
         eta_seconds=left_s,
-        failures=[
-            api.Failure(
-                cause=each.cause,
-                trials=each.trials,
-                trial_id=each.trial_id,
-                logs=f"/api/v1/trials/{each.trial_id}/logs",
-            )
-            for each in by_frequency(experiment.failures)
-        ],
+        failures=_failures(experiment.failures),
+        late_failures=_failures(experiment.late_failures),
         checkpoint_count=tally.kept,
         checkpoint_bytes=tally.kept_bytes,
         archived=experiment.described.archived,
@@ -182,6 +175,18 @@ def submission_of(experiment: Experiment) -> Submission:
     return experiment.submission
 
 
+def _failures(found: Mapping[str, Failure]) -> list[api.Failure]:
+    return [
+        api.Failure(
+            cause=each.cause,
+            trials=each.trials,
+            trial_id=each.trial_id,
+            logs=f"/api/v1/trials/{each.trial_id}/logs",
+        )
+        for each in by_frequency(found)
+    ]
+
+
 def trial(experiment: Experiment, item: Trial) -> api.Trial:
     """Return one of an experiment's trials."""
     return api.Trial(
@@ -214,8 +219,8 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
 def _reason(item: Trial) -> str | None:
     """Return why a trial is closed or stopped, and how its script failed after it was trained."""
     reason = item.reason or item.stopped
-    if reason and item.failure and item.closed in {"completed", "stopped"}:
-        return f"{reason}; its script failed after that: {item.failure}"
+    if reason and item.late_failure:
+        return f"{reason}; its script failed after that: {item.late_failure}"
     return reason
 
 
