@@ -89,6 +89,17 @@ def test_refusals(sources: Any, path: str, message: str) -> None:
     assert message in problem.message
 
 
+@pytest.mark.parametrize(
+    "source", ["s9" * 9_000 + "://bucket/x", {"location": "/x", "cache" * 9_000: True}]
+)
+def test_what_is_refused_is_quoted_in_short(source: Any) -> None:
+    """However long it is, so that the problem can be read."""
+    with pytest.raises(config.InvalidExperimentFile) as refused:
+        data_of({"sources": {"a": source}})
+    (problem,) = refused.value.details
+    assert len(problem.message) < 500
+
+
 def test_not_too_many() -> None:
     """A list without end is refused."""
     with pytest.raises(config.InvalidExperimentFile, match="at most 64"):

@@ -143,6 +143,16 @@ def test_a_command_that_only_looks_like_it(entrypoint: Any) -> None:
     assert load(json.dumps(tree), today_seed=1).settings.entrypoint == entrypoint
 
 
+def test_a_part_of_determined_is_quoted_in_short() -> None:
+    """However long its name is, so that the problem can be read."""
+    command = f"python3 -m determined.{'a' * 9_000}"
+    tree = {"entrypoint": command, "searcher": {"name": "single", "metric": "loss"}}
+    with pytest.raises(InvalidExperimentFile) as caught:
+        load(json.dumps(tree), today_seed=1)
+    [problem] = caught.value.details
+    assert len(problem.message) < 500
+
+
 @pytest.mark.parametrize("words", [[""], [" ", "train.py"]])
 def test_words_without_a_command(words: list[str]) -> None:
     """There is no program without a name."""

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from rung.config.code_archive import CodeArchive
+from rung.config.problem import shortened
 
 SOURCES_MAX: Final = 64
 
@@ -37,7 +38,9 @@ def _source(value: Any) -> Any:
     kept = {name: item for name, item in value.items() if item is not None}
     for name, item in kept.items():
         if name not in {"location", *_SWITCHES}:
-            raise _refused(f"has no field `{name}`; there are location, cache, stream")
+            raise _refused(
+                f"has no field `{shortened(str(name))}`; there are location, cache, stream"
+            )
         if name in _SWITCHES and not isinstance(item, bool):
             raise _refused(f"`{name}` must be true or false")
     relative = _check_location(location)
@@ -55,7 +58,8 @@ def _check_location(location: str) -> bool:
     """Check a place; return whether it is a path among the experiment's code."""
     scheme = _SCHEME.match(location)
     if scheme and scheme[1] not in {"s3", "file"}:
-        raise _refused(f"`{scheme[1]}:` is no known kind of place; give one {_EXAMPLES}")
+        kind = shortened(scheme[1])
+        raise _refused(f"`{kind}:` is no known kind of place; give one {_EXAMPLES}")
     if location.startswith("~"):
         raise _refused("`~` is another folder on each machine; write the whole path")
     if not location.strip() or "\0" in location:

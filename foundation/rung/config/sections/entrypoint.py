@@ -61,8 +61,8 @@ def _check_launcher(command: str) -> None:
         wanted = f"the command without `{shortened(' '.join(launcher.split()))}`"
     if module not in _LAUNCHERS:
         raise _refused(
-            f"`{module}` is a part of Determined; write the command that starts the training, such"
-            " as `python3 train.py`"
+            f"`{shortened(module)}` is a part of Determined; write the command that starts the"
+            " training, such as `python3 train.py`"
         )
     raise _refused(
         f"`{module}` is a launcher of Determined; here each trial's processes, one per slot, are"

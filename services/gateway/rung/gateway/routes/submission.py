@@ -19,7 +19,7 @@ from rung.api import ProblemItem
 from rung.config import ExperimentConfig
 from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
 from rung.config.policy import resolve
-from rung.config.problem import shown
+from rung.config.problem import shortened, shown
 from rung.config.run_config import run_config
 from rung.config.secret import hide
 from rung.config.sections.data import missing_sources
@@ -506,12 +506,12 @@ def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
     """
     fields = config.expanded()
     missing = {
-        f"data.sources.{name}": f"is {place}"
+        f"data.sources.{name}": f"is {shortened(place)}"
         for name, place in missing_sources(fields["data"] or {}, code).items()
     }
     script = missing_script(fields["entrypoint"], code)
     if script is not None:
-        missing["entrypoint"] = f"runs {script}"
+        missing["entrypoint"] = f"runs {shortened(script)}"
     there = "no code was submitted" if code is None else "it is not among the code"
     items = [
         ProblemItem(
