@@ -26,7 +26,6 @@ from schemathesis.config import SchemathesisConfig
 from attacks.conftest import Attack
 from gateway.conftest import EXPERIMENT_FILE, World
 from rung.events.deadletter import MessageRejected
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.ledger import SqliteLedger
 from rung.storage import FolderStore
 from support.gateway.checkpoint import FILES, TRIAL, store_files
@@ -124,8 +123,6 @@ async def _fill(folder: Path) -> None:
     ledger = await SqliteLedger.open(folder / "ledger")
     try:
         world = World(ledger, FolderStore(folder / "objects"))
-        upgraded = InstallationUpgraded(ledger_id=ledger.id, level=LEVEL, release="1")
-        await world.write(upgraded)
         await store_files(world, folder, FILES)
         await world.write(_REJECTED)
     finally:

@@ -22,7 +22,6 @@ class Wish(NamedTuple):
     trial_best: int
     trial_latest: int
     smaller_is_better: bool
-    level: int
 
 
 class Reference:
@@ -46,7 +45,6 @@ class Reference:
                 fact.save_trial_best,
                 fact.save_trial_latest,
                 self.wish.smaller_is_better,
-                self.wish.level,
             )
         if isinstance(fact, CheckpointDeletionRequested) and self._may_go(fact):
             self.gone.add(fact.checkpoint_id)
@@ -85,7 +83,7 @@ class Reference:
         for trial_id in sorted({found.trial_id for found in whole}):
             own = [found for found in whole if found.trial_id == trial_id]
             best = self._best(own, self.wish.trial_best)
-            if self.wish.level >= 4 and self.wish.trial_best and not best:
+            if self.wish.trial_best and not best:
                 best = self._nearest(trial_id, own)
             named |= best
             named |= self._latest(own, self.wish.trial_latest)

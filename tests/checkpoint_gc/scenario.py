@@ -41,7 +41,6 @@ def submitted(
     trial_latest: int = 1,
     *,
     smaller_is_better: bool = True,
-    level: int = 1,
 ) -> ExperimentSubmitted:
     """An experiment with this policy, whose searcher looks at `loss`."""
     return ExperimentSubmitted(
@@ -61,7 +60,6 @@ def submitted(
         },
         source="",
         code_digest=None,
-        level=level,
     )
 
 

@@ -118,7 +118,7 @@ class _People:
         """Write a request; return its id."""
         self.count += 1
         name = f"r{self.count}"
-        data = ChangeRequested(request_id=name, by=ADMIN, at_ms=self.count, change=change, level=3)
+        data = ChangeRequested(request_id=name, by=ADMIN, at_ms=self.count, change=change)
         await self._writer.write(data)
         return name
 

@@ -250,7 +250,7 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
     ),
     "without a value, the one nearest to the best validation is the best": (
         [
-            submitted(0, 1, 0, level=4),
+            submitted(0, 1, 0),
             *(validated(100, 0.9), stored("a", 140), validated(200, 0.1), stored("b", 240)),
             *(validated(300, 0.5), stored("c", 340)),
         ],
@@ -258,13 +258,13 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         [],
     ),
     "of two as near the later": (
-        [submitted(0, 1, 0, level=4), stored("a", 150), validated(200, 0.1), stored("b", 250)],
+        [submitted(0, 1, 0), stored("a", 150), validated(200, 0.1), stored("b", 250)],
         ended(),
         ["a"],
     ),
     "a better validation moves it": (
         [
-            submitted(0, 1, 0, level=4),
+            submitted(0, 1, 0),
             *(validated(100, 0.2), stored("a", 110), stored("b", 210), stored("c", 310)),
         ],
         validated(300, 0.1),
@@ -272,7 +272,7 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
     ),
     "a validation reported again moves it": (
         [
-            submitted(0, 1, 0, level=4),
+            submitted(0, 1, 0),
             *(validated(100, 0.1), validated(300, 0.2), stored("a", 110), stored("b", 310)),
             stored("c", 410),
         ],
@@ -281,19 +281,14 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
     ),
     "one with a value is the best whatever is near": (
         [
-            submitted(0, 1, 0, level=4),
+            submitted(0, 1, 0),
             *(validated(100, 0.2), stored("a", 100), validated(200, 0.1), stored("b", 210)),
         ],
         ended(),
         ["b"],
     ),
     "no best is asked for": (
-        [submitted(0, 0, 0, level=4), validated(100, 0.1), stored("a", 110)],
-        ended(),
-        ["a"],
-    ),
-    "before level 4 one without a value is none of the best": (
-        [submitted(0, 1, 0, level=3), validated(100, 0.1), stored("a", 110)],
+        [submitted(0, 0, 0), validated(100, 0.1), stored("a", 110)],
         ended(),
         ["a"],
     ),

@@ -42,7 +42,7 @@ class ExperimentMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.experiment = Experiment()
-        self.reference = Reference(Wish(0, 1, 1, smaller_is_better=True, level=1))
+        self.reference = Reference(Wish(0, 1, 1, smaller_is_better=True))
         self.names: list[str] = []
 
     def tell(self, fact: Payload) -> None:
@@ -69,7 +69,6 @@ class ExperimentMachine(RuleBasedStateMachine):
         trial_best=st.integers(0, 2),
         trial_latest=st.integers(0, 3),
         smaller_is_better=st.booleans(),
-        level=st.sampled_from([3, 4]),
     )
     def submit(
         self,
@@ -77,12 +76,11 @@ class ExperimentMachine(RuleBasedStateMachine):
         trial_best: int,
         trial_latest: int,
         smaller_is_better: bool,  # noqa: FBT001 - drawn by Hypothesis
-        level: int,
     ) -> None:
         """An experiment has some policy."""
-        wish = Wish(experiment_best, trial_best, trial_latest, smaller_is_better, level)
+        wish = Wish(experiment_best, trial_best, trial_latest, smaller_is_better)
         self.reference = Reference(wish)
-        self.tell(submitted(*wish[:3], smaller_is_better=smaller_is_better, level=level))
+        self.tell(submitted(*wish[:3], smaller_is_better=smaller_is_better))
 
     @rule(steps=_STEPS, trial=_TRIALS, run=_RUNS)
     def store(self, steps: int, trial: int, run: int) -> None:

@@ -14,7 +14,6 @@ from rung.cli.operations.ledger.import_recovery import hand_over
 from rung.events import decode, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted
-from rung.events.installation import LEVEL
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.export.export import Undone, export, import_
 from rung.runtime.processor.processor import types_of
@@ -71,7 +70,6 @@ async def left(method: str, *moments_ms: int) -> tuple[Home, list[dict[str, list
         config=calm(method).config,
         source="",
         code_digest=None,
-        level=LEVEL,
     )
     async with home.running():
         home.world.write(submitted, "gateway/old")

@@ -9,9 +9,7 @@ from cli.conftest import Rung
 from gateway.conftest import World
 from rung.checkpoint_gc.service import components
 from rung.client import Client
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.ledger import Ledger
-from rung.runtime import FactWriter
 from rung.runtime.service import Component
 from rung.storage import FolderStore
 from support.gateway.checkpoint import FILES, store_files
@@ -24,8 +22,6 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
     async def furnish(ledger: Ledger, store: FolderStore) -> tuple[Component, ...]:
         await store_files(World(ledger, store), tmp_path / "files", FILES)
-        upgraded = InstallationUpgraded(ledger_id=ledger.id, level=LEVEL, release="1")
-        await FactWriter(ledger, source="/rung/test", origin="upgrade").write(upgraded)
         return components(store)
 
     with threaded(tmp_path / "objects", furnish) as url:

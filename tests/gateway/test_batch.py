@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from gateway.conftest import World, until
 from rung.client import AsyncClient, BatchWanted
@@ -15,7 +14,6 @@ from rung.events.experiment import (
     RetentionChanged,
 )
 from rung.events.trial import TrialExited
-from rung.runtime.levels import raise_level
 from support.gateway.client import TOKEN, Answer, Client
 from support.gateway.scenario import EXPERIMENT, History, submitted
 
@@ -26,9 +24,8 @@ IDS = ("m4w8x2ma", "zz08x2ma", EXPERIMENT)
 @pytest.fixture
 async def known(world: World, client: Client) -> Client:
     """Return a client of a gateway that has three experiments."""
-    await raise_level(world.ledger, 3)
     history = History()
-    history.write(structs.replace(submitted(), level=3))
+    history.write(submitted())
     history.decide()
     history.write(KillRequested(experiment_id=EXPERIMENT))
     for spec in list(history.running.values()):
@@ -46,7 +43,7 @@ async def known(world: World, client: Client) -> Client:
     history.decide()
     await world.play(history)
     for name in IDS[:2]:
-        await world.write(structs.replace(submitted(name), level=3))
+        await world.write(submitted(name))
     for state, count in (("canceled", 1), ("active", 2)):
         await until(
             lambda state=state: client.get(f"/experiments?state={state}"),  # type: ignore[misc]

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from msgspec import structs
 
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events.experiment import (
@@ -101,18 +100,17 @@ async def test_ended_experiment_takes_no_wish(world: World, wish: str) -> None:
     assert answer.json["detail"].endswith(f"it cannot be {done[wish]}")
 
 
-def _begun(level: int) -> History:
-    """Return a search at a logic level, with its first trials."""
+def _begun() -> History:
+    """Return a search with its first trials."""
     history = History()
-    first = structs.replace(submitted(max_trials=3), level=level)
-    history.write(first, origin="client/x")
+    history.write(submitted(max_trials=3), origin="client/x")
     history.decide()
     return history
 
 
 async def test_a_trial_is_killed_once(world: World, client: Client) -> None:
     """On record by its whole id; under a key it is asked for once, and for one trial."""
-    await world.play(_begun(2))
+    await world.play(_begun())
     name = f"{EXPERIMENT[:4]}.1"
 
     async def there() -> int:
@@ -138,8 +136,8 @@ async def test_a_trial_is_killed_once(world: World, client: Client) -> None:
 
 
 async def test_a_trial_that_cannot_be_killed(world: World, client: Client) -> None:
-    """It has ended, or its experiment is of a level at which nothing would happen."""
-    history = _begun(2)
+    """It has ended."""
+    history = _begun()
     history.write(
         TrialExited(
             experiment_id=EXPERIMENT,
@@ -154,7 +152,6 @@ async def test_a_trial_that_cannot_be_killed(world: World, client: Client) -> No
     )
     history.decide()
     await world.play(history)
-    await world.write(structs.replace(submitted("m4w8y2zz"), level=1))
 
     async def closed() -> str:
         answer = await client.call("GET", f"/trials/{EXPERIMENT}.0")
@@ -162,12 +159,5 @@ async def test_a_trial_that_cannot_be_killed(world: World, client: Client) -> No
 
     await until(closed, {"completed", "errored"}.__contains__)
     over = await client.call("POST", f"/trials/{EXPERIMENT}.0/kill")
-    async with world.searcher():
 
-        async def created() -> int:
-            return (await client.call("GET", "/trials/m4w8y2zz.0")).status
-
-        await until(created, (200).__eq__)
-    old = await client.call("POST", "/trials/m4w8y2zz.0/kill")
-
-    assert [(it.status, it.kind) for it in (over, old)] == [(409, "ended"), (409, "old-level")]
+    assert (over.status, over.kind) == (409, "ended")

@@ -25,7 +25,6 @@ from rung.events.experiment import (
     ExperimentRetired,
     RetentionChanged,
 )
-from rung.events.installation import InstallationUpgraded
 from rung.events.metric import LogsDeleted, MetricsDeleted
 from rung.events.trial import MetricValue, RunRequested, TrialClosed, TrialValidated
 from rung.runtime.service import serve
@@ -33,10 +32,6 @@ from support.gateway.client import Answer, Client
 from support.gateway.scenario import EXPERIMENT, History, play, stored, submitted
 
 TRIAL = f"{EXPERIMENT}.0"
-
-
-async def _upgrade(world: World, level: int = 2) -> None:
-    await world.write(InstallationUpgraded(ledger_id=world.ledger.id, level=level, release="1"))
 
 
 @contextlib.asynccontextmanager
@@ -62,7 +57,6 @@ def _left(world: World) -> list[str]:
 
 async def _ended(world: World, seed: int = 1) -> list[str]:
     """Play a search to its end; return the checkpoints that it stored."""
-    await _upgrade(world)
     await world.play(play(seed))
     names = [it.checkpoint_id for it in await _written(world, CheckpointStored)]
     _put(world, *names)
@@ -71,7 +65,6 @@ async def _ended(world: World, seed: int = 1) -> list[str]:
 
 async def _live(world: World) -> None:
     """A search with one trial that trains, and three checkpoints of it."""
-    await _upgrade(world)
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
@@ -174,21 +167,6 @@ async def test_what_has_not_ended_is_not_deleted(world: World) -> None:
 
     assert (answer.status, answer.kind) == (409, "not-ended")
     assert "cancel or kill it first" in answer.json["detail"]
-
-
-async def test_before_the_upgrade_nothing_is_asked(world: World) -> None:
-    """A replica of an older release would pass the request over."""
-    await world.play(play(1))
-    async with world.gateway() as client:
-        answers = [
-            await _delete(client, f"/experiments/{EXPERIMENT}"),
-            await client.call("POST", f"/experiments/{EXPERIMENT}/retention", data=b"{}"),
-        ]
-        dry = await _delete(client, f"/experiments/{EXPERIMENT}", dry_run="true")
-
-    assert {(it.status, it.kind) for it in answers} == {(409, "not-upgraded")}
-    assert dry.status == 202
-    assert await _written(world, DeletionRequested) == []
 
 
 async def test_what_a_trial_may_resume_from_is_refused(world: World) -> None:
@@ -384,7 +362,6 @@ async def test_a_hostile_id_deletes_nothing(world: World, name: str) -> None:
 
 async def test_code_goes_with_the_last_experiment_that_has_it(world: World) -> None:
     """While another one has the same code, it stays; a submission brings it back until deleted."""
-    await _upgrade(world)
     world.settings = patient(sweep_every=0.05)
     code = archive(**{"train.py": b"x"})
 

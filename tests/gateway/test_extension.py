@@ -14,7 +14,6 @@ from rung.config.secret import hide
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import ExperimentSubmitted, ExtensionRequested, SearchExtended
 from rung.events.trial import TrialExited, TrialValidated
-from rung.runtime.levels import raise_level
 from support.gateway.client import Answer, Client
 from support.gateway.scenario import EXPERIMENT, History, submitted
 
@@ -38,14 +37,13 @@ SINGLE = FILE | {
 }
 
 
-def _history(file: dict[str, Any], *, level: int = 2) -> History:
+def _history(file: dict[str, Any]) -> History:
     """Return an experiment with its first trials."""
     source = yaml.safe_dump(file)
     config = load(source, today_seed=7).expanded()
     fact = structs.replace(
         submitted(source=source),
         config=config,
-        level=level,
         config_digest=run_config(config).digest,
         code_digest=DIGEST,
     )
@@ -128,7 +126,6 @@ async def test_a_running_search_is_asked(world: World, client: Client) -> None:
 
 async def test_an_ended_search_goes_on_as_a_new_one(world: World, client: Client) -> None:
     """With its file, secrets, code and seed; its trials are the next ones of the sequence."""
-    await raise_level(world.ledger, 2)
     await _shown(world, client, _train(_history(FILE), 2))
     first = await _extend(client, "trials=5")
     again = await _extend(client, "trials=5")
@@ -139,7 +136,7 @@ async def test_an_ended_search_goes_on_as_a_new_one(world: World, client: Client
     facts = [it for it in await world.all("experiments") if isinstance(it, ExperimentSubmitted)]
     old, new = sorted(facts, key=lambda it: it.experiment_id != EXPERIMENT)
     assert new.experiment_id == first.json["experiment_id"]
-    assert (new.parent, new.code_digest, new.level) == (EXPERIMENT, DIGEST, 2)
+    assert (new.parent, new.code_digest) == (EXPERIMENT, DIGEST)
     assert new.config["searcher"]["max_trials"] == 3
     assert new.config["reproducibility"] == old.config["reproducibility"] | {"first_trial": 2}
     assert "hunter2" not in new.source
@@ -150,7 +147,6 @@ async def test_an_ended_search_goes_on_as_a_new_one(world: World, client: Client
 
 async def test_an_ended_single_trains_longer(world: World, client: Client) -> None:
     """Once under a key; from the last checkpoint of its trial, in the same unit."""
-    await raise_level(world.ledger, 2)
     await _shown(world, client, _train(_history(SINGLE), 1))
     answer = await _extend(client, "max_time=9")
     again = await _extend(client, "max_time=9")
@@ -189,13 +185,3 @@ async def test_what_is_refused(  # noqa: PLR0917 - a table
     assert answer.status == status
     assert words in answer.json["detail"]
     assert len(await world.all("experiments")) == 1
-
-
-@pytest.mark.parametrize("ended", [True, False])
-async def test_before_the_upgrade(world: World, client: Client, *, ended: bool) -> None:
-    """At level 1 the searcher would ignore it, or the new experiment's seed, so it is refused."""
-    history = _history(FILE, level=1)
-    await _shown(world, client, _train(history, 2) if ended else history)
-    answer = await _extend(client, "trials=5")
-
-    assert (answer.status, answer.kind) == (409, "not-upgraded" if ended else "old-level")

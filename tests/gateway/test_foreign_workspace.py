@@ -19,7 +19,6 @@ from msgspec import structs
 
 from gateway.conftest import EXPERIMENT_FILE, World
 from rung.events.experiment import ExperimentSubmitted
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.gateway.directory.processor import DirectoryProcessor
 from rung.runtime import host
 from rung.runtime.relay import relay
@@ -59,7 +58,6 @@ async def vault(world: World, tmp_path: Path) -> AsyncIterator[Vault]:
         asyncio.create_task(relay(world.ledger, HOLDS)),
     ]
     await store_files(world, tmp_path, FILES)
-    await world.write(InstallationUpgraded(ledger_id=world.ledger.id, level=LEVEL, release="1"))
     async with world.gateway() as client:
         found = Vault(client, {}, {})
         names = {}

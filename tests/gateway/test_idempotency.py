@@ -13,7 +13,6 @@ from gateway.test_series import Kept
 from rung.events import decode, topic
 from rung.events.deadletter import MessageRejected
 from rung.events.experiment import DeletionScheduled
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.gateway.directory.processor import DirectoryProcessor
 from rung.gateway.routes import ROUTES
 from rung.runtime import host
@@ -88,7 +87,6 @@ async def busy(world: World) -> AsyncIterator[tuple[Client, dict[str, str]]]:
     await world.play(play(1))
     world.series = Kept()
     await world.write(
-        InstallationUpgraded(ledger_id=world.ledger.id, level=LEVEL, release="1"),
         MessageRejected(
             topic="experiments", partition=0, position=7, key="k", reader="gateway", reason="r",
             value="v",

@@ -26,7 +26,6 @@ from rung.gateway.projections.usage import HOUR_MS
 from rung.ledger import Draft, Record
 from rung.runtime import FactWriter, PartitionFold
 from rung.runtime.fact_writer import CLOCK
-from rung.runtime.levels import raise_level
 from rung.scheduler.processor import Scheduler
 from support.gateway.client import Client
 from support.gateway.scenario import EXPERIMENT, submitted
@@ -68,11 +67,11 @@ class Hours:
                 self._of_pool += 1
             await self.world.ledger.append([Draft.of(each) for each in made])
 
-    async def submit(self, limit: float | None, *, name: str = EXPERIMENT, level: int = 3) -> None:
+    async def submit(self, limit: float | None, *, name: str = EXPERIMENT) -> None:
         """Submit an experiment with a limit."""
         it: ExperimentSubmitted = submitted(name)
         it.config["resources"] = {"slots_per_trial": 2, "max_slot_hours": limit}
-        await self.write(structs.replace(it, level=level))
+        await self.write(it)
 
     async def grant(self, trial: int, *, name: str = EXPERIMENT) -> None:
         """Have a trial get its two slots."""
@@ -234,12 +233,10 @@ async def test_a_limit_that_changes(hours: Hours) -> None:
     assert await hours.counted(hours.another()) == []
 
 
-async def test_what_has_ended_or_is_of_an_older_level_has_none(hours: Hours) -> None:
+async def test_what_has_ended_has_none(hours: Hours) -> None:
     """Nothing is written that the searcher would pass over."""
     await hours.submit(1)
-    await hours.submit(1, name=OTHER, level=2)
     await hours.grant(0)
-    await hours.grant(0, name=OTHER)
     hours.hour = 2
     assert await hours.counted() == [(EXPERIMENT, 4.0)]
     await hours.write(ExperimentEnded(experiment_id=EXPERIMENT, state="completed", reason=""))
@@ -252,7 +249,6 @@ def _file(limit: object) -> str:
 
 async def test_from_the_file_to_the_end(world: World, client: Client) -> None:
     """A gateway ends it by itself; while its runs leave, state and reason say why."""
-    await raise_level(world.ledger, 3)
     async with world.searcher():
         name = (await client.submit(_file(0.5))).json["id"]
         path = f"/experiments/{name}"
@@ -279,7 +275,6 @@ async def test_what_is_no_limit_is_refused(
     world: World, client: Client, limit: object, words: str
 ) -> None:
     """With the path of the field."""
-    await raise_level(world.ledger, 3)
     answer = await client.submit(_file(limit))
     assert (answer.status, answer.kind) == (422, "invalid-experiment")
     [problem] = answer.json["errors"]
@@ -287,20 +282,11 @@ async def test_what_is_no_limit_is_refused(
     assert words in problem["message"]
 
 
-async def test_before_an_upgrade_it_is_refused(client: Client) -> None:
-    """A searcher of an older release would pass over it."""
-    answer = await client.submit(_file(5))
-    assert answer.status == 422
-    assert "rung cluster upgrade" in answer.json["detail"]
-    assert (await client.submit(EXPERIMENT_FILE)).status == 201
-
-
 @pytest.mark.parametrize("wanted", [-1, "x", 1e12])
 async def test_a_change_to_what_is_no_limit_is_refused(
     world: World, client: Client, wanted: Any
 ) -> None:
     """With the field."""
-    await raise_level(world.ledger, 3)
     name = (await client.submit(EXPERIMENT_FILE)).json["id"]
     path = f"/experiments/{name}/resources"
     answer = await client.call("POST", path, json={"max_slot_hours": wanted})

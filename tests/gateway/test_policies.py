@@ -12,7 +12,6 @@ from rung.events.changes import ChangeWorkspace
 from rung.events.directory import ChangeRequested
 from rung.gateway.directory.processor import DirectoryProcessor
 from rung.runtime import host
-from rung.runtime.levels import raise_level
 from support.gateway.client import Client
 
 
@@ -260,7 +259,6 @@ async def test_without_a_key_only_files_with_secrets_are_refused(world: World) -
 @pytest.mark.usefixtures("deciding")
 async def test_a_change_of_resources_is_checked(world: World, client: Client) -> None:
     """Of what runs, too: bounds and invariants hold, in batches and where the pool changes."""
-    await raise_level(world.ledger, 3)
     async with world.searcher():
         made = (await client.submit(EXPERIMENT_FILE)).json["id"]
         for name, kind, document in (

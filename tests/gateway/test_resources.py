@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.client import AsyncClient, Conflict
@@ -38,14 +37,11 @@ def _joined(agent_id: str, pool: str, slots: int) -> AgentJoined:
     )
 
 
-async def _known(world: World, *, level: int = 3, slots: int = 1) -> None:
+async def _known(world: World, *, slots: int = 1) -> None:
     """Have an experiment on record, and two pools of two slots."""
-    await raise_level(world.ledger, 3)
     fact = submitted()
     fact.config["resources"] = {"slots_per_trial": slots}
-    await world.write(
-        structs.replace(fact, level=level), _joined("a", "default", 2), _joined("b", "west", 2)
-    )
+    await world.write(fact, _joined("a", "default", 2), _joined("b", "west", 2))
 
 
 async def _set(client: Client, headers: dict[str, str] | None = None, **wanted: Any) -> Answer:
@@ -59,6 +55,7 @@ async def _shown(client: Client) -> None:
 
 async def test_a_change_is_shown_and_on_record(world: World, client: Client) -> None:
     """At once, with its version; what is not given stays; filters find the pool."""
+    await raise_level(world.ledger, 2)
     await _known(world)
     await _shown(client)
     before = await client.call("GET", PATH)
@@ -149,22 +146,17 @@ async def test_what_cannot_be_is_refused(
     assert not any(isinstance(it, ResourcesRequested) for it in await world.all("experiments"))
 
 
-async def test_of_an_experiment_that_ends_or_is_older(world: World, client: Client) -> None:
+async def test_of_an_experiment_that_ends(world: World, client: Client) -> None:
     """It is refused; the searcher would ignore it."""
-    await _known(world, level=2)
+    await _known(world)
     await _shown(client)
-    old = await _set(client, priority=1)
-    assert (old.status, old.kind) == (409, "old-level")
     await world.write(KillRequested(experiment_id=EXPERIMENT))
-    ending = await until(
-        lambda: _set(client, priority=1), lambda answer: answer.kind != "old-level"
-    )
+    ending = await until(lambda: _set(client, priority=1), lambda answer: answer.status != 202)
     assert (ending.status, ending.kind) == (409, "ending")
 
 
 async def test_a_queue_has_the_priority_at_once(world: World, client: Client) -> None:
     """What waits for slots is shown with it; through the searcher, the relay and the scheduler."""
-    await raise_level(world.ledger, 3)
     await world.write(_joined("a", "default", 1), _joined("b", "west", 2))
     await until(lambda: client.get("/agents"), lambda found: len(found["items"]) == 2)
     async with world.searcher(), _scheduling(world.ledger):

@@ -14,7 +14,6 @@ from rung.checkpoint_gc.settings import Settings
 from rung.events import topic
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import DeletionDue, ExperimentRetired
-from rung.events.installation import InstallationUpgraded
 from rung.runtime.service import serve
 from support.gateway.client import Client
 from support.gateway.scenario import EXPERIMENT, play
@@ -45,9 +44,8 @@ async def _collecting(world: World, clock: _Clock) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _ended(world: World, level: int = 3) -> None:
+async def _ended(world: World) -> None:
     """Play a search to its end, with the files of its checkpoints."""
-    await world.write(InstallationUpgraded(ledger_id=world.ledger.id, level=level, release="1"))
     await world.play(play(1))
     for it in await world.all(topic.EXPERIMENTS):
         if isinstance(it, CheckpointStored):
@@ -170,15 +168,3 @@ async def test_a_rebuilt_gateway_knows_the_same(world: World) -> None:
         async with world.gateway() as client:
             await until(lambda: _kind(client), lambda kind: kind == "restorable")
             assert await client.get("/experiments?deleted=true") == first
-
-
-async def test_before_the_upgrade_it_is_at_once_or_not(world: World) -> None:
-    """A replica of an older release would delete at once what is to be taken back."""
-    await _ended(world, level=2)
-    async with world.gateway() as client:
-        answer = await client.call("POST", f"{_PATH}/delete")
-        now = await client.call("POST", f"{_PATH}/delete", params={"now": "true"})
-
-    assert (answer.status, answer.kind) == (409, "not-upgraded")
-    assert "--now" in answer.json["detail"]
-    assert now.status == 202

@@ -19,7 +19,6 @@ from rung.events.experiment import (
     ExperimentSubmitted,
     RetentionChanged,
 )
-from rung.events.installation import InstallationUpgraded
 from rung.events.trial import RunRequested
 from rung.gateway import context
 from rung.gateway.directory.directory import Directory
@@ -33,10 +32,6 @@ BEN = Member("ben", "editor", "outside")
 FILES = {"model.pt": b"m" * 70_000, "empty": b""}
 
 
-async def _upgrade(world: World) -> None:
-    await world.write(InstallationUpgraded(ledger_id=world.ledger.id, level=3, release="1"))
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """Return a folder with the files of a checkpoint."""
@@ -48,24 +43,17 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def upgraded(world: World) -> World:
-    """Return a world whose installation has all replicas of this release."""
-    await _upgrade(world)
-    return world
-
-
-@pytest.fixture
 async def admin(world: World) -> AsyncIterator[Client]:
     """Return a client of a gateway, beside which the directory decides."""
     async with deciding(world), world.gateway() as client:
         yield client
 
 
-async def test_a_workspace_gets_an_area(upgraded: World, admin: Client) -> None:
+async def test_a_workspace_gets_an_area(world: World, admin: Client) -> None:
     """Two may have the same one; an empty one is none. Trying it out leaves nothing there."""
     first = await made(admin, "/workspaces", {"name": "vision", "storage": "teams/vision"})
     assert first["storage"] == "teams/vision"
-    assert upgraded.store.list("areas/") == []
+    assert world.store.list("areas/") == []
     other = await made(admin, "/workspaces", {"name": "speech"})
     assert other["storage"] == ""
     for storage in ("teams/vision", ""):
@@ -76,7 +64,7 @@ async def test_a_workspace_gets_an_area(upgraded: World, admin: Client) -> None:
 
 @pytest.mark.parametrize("storage", ["..", "/srv", "s3://bucket/x", "Vision", "a/checkpoints"])
 async def test_other_names_are_refused(world: World, admin: Client, storage: str) -> None:
-    """With the field and what would be right, before the level of the installation matters."""
+    """With the field and what would be right."""
     await made(admin, "/workspaces", {"name": "speech"})
     for path in ("/workspaces", "/workspaces/speech"):
         answer = await post(admin, path, {"name": "vision", "storage": storage})
@@ -86,19 +74,12 @@ async def test_other_names_are_refused(world: World, admin: Client, storage: str
     assert world.store.list("") == []
 
 
-async def test_where_nothing_can_be_stored_is_refused(upgraded: World, admin: Client) -> None:
+async def test_where_nothing_can_be_stored_is_refused(world: World, admin: Client) -> None:
     """Where the store cannot be written there."""
-    upgraded.store.put_bytes("areas/vision", b"a file where the folder would be")
+    world.store.put_bytes("areas/vision", b"a file where the folder would be")
     answer = await post(admin, "/workspaces", {"name": "v", "storage": "vision"})
     assert (answer.status, answer.json["errors"][0]["path"]) == (422, "storage")
     assert "cannot open" in answer.json["detail"]
-
-
-async def test_before_the_upgrade_there_are_none(admin: Client) -> None:
-    """A replica of an older release would look for checkpoints elsewhere."""
-    answer = await post(admin, "/workspaces", {"name": "v", "storage": "vision"})
-    assert (answer.status, answer.kind) == (409, "not-upgraded")
-    assert "rung cluster upgrade" in answer.json["detail"]
 
 
 @pytest.fixture
@@ -131,13 +112,13 @@ async def _submitted(
 
 
 async def test_an_experiment_keeps_the_area_of_its_submission(
-    upgraded: World, directory: Directory, client: Client
+    world: World, directory: Directory, client: Client
 ) -> None:
     """Whatever its workspace has later, and wherever it is moved; a fork gets that of its own."""
-    none = await _submitted(upgraded, client)
+    none = await _submitted(world, client)
     assert none.areas == {}
     _set(directory, HOME, "vision")
-    first = await _submitted(upgraded, client)
+    first = await _submitted(world, client)
     assert first.areas == {first.experiment_id: "vision"}
     _set(directory, HOME, "vision-2")
     _set(directory, ELSEWHERE, "speech")
@@ -146,21 +127,9 @@ async def test_an_experiment_keeps_the_area_of_its_submission(
     moved = await client.call("POST", f"{path}/move?workspace=speech")
     assert moved.status == 202
     assert (await client.get(path))["storage"] == "vision"
-    again = await _submitted(upgraded, client, query=f"?parent={first.experiment_id}")
+    again = await _submitted(world, client, query=f"?parent={first.experiment_id}")
     assert again.areas == {again.experiment_id: "speech"}
     assert (await client.get(f"/experiments/{none.experiment_id}"))["storage"] == ""
-
-
-async def test_what_an_earlier_release_recorded_is_named(
-    upgraded: World, directory: Directory, client: Client
-) -> None:
-    """It was never checked: the workspace takes nothing in until it has another one, or none."""
-    _set(directory, HOME, "s3://own/v")
-    answer = await _submit(client)
-    assert (answer.status, answer.kind) == (409, "bad-storage")
-    assert "rung workspace edit" in answer.json["detail"]
-    _set(directory, HOME, "")
-    assert (await _submitted(upgraded, client)).areas == {}
 
 
 async def _stored(world: World, folder: Path, experiment_id: str, area: str, number: int) -> str:
@@ -215,10 +184,9 @@ async def _start(world: World, client: Client) -> Any:
 
 
 async def test_downloads_and_deletions_find_the_area(
-    upgraded: World, directory: Directory, client: Client, files: Path
+    world: World, directory: Directory, client: Client, files: Path
 ) -> None:
     """The manifest, the tar, single files; then, after its end, retention, one, and all of it."""
-    world = upgraded
     _set(directory, HOME, "vision")
     async with world.searcher():
         fact = await _start(world, client)
@@ -266,10 +234,9 @@ async def _asked(client: Client, path: str, body: dict[str, Any] | None = None) 
 
 
 async def test_a_start_across_areas_names_both(
-    upgraded: World, directory: Directory, client: Client, files: Path
+    world: World, directory: Directory, client: Client, files: Path
 ) -> None:
     """Of the experiment and of the one that it starts from, whichever of the two has one."""
-    world = upgraded
     async with world.searcher():
         plain = await _start(world, client)
         bare = await _stored(world, files, plain.experiment_id, "", 1)

@@ -20,7 +20,6 @@ from rung.events.experiment import (
     KillRequested,
     PauseRequested,
 )
-from rung.events.installation import InstallationUpgraded
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import (
     MetricValue,
@@ -414,7 +413,6 @@ async def test_an_experiment_is_deleted(site: Site, opened: Browser) -> None:
     await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
     await opened.says("active", ".head .badge")
     assert await opened.run(f"document.querySelector('{remove}').hidden")
-    await site.write(InstallationUpgraded(ledger_id=site.ledger.id, level=2, release="1"))
     await site.write(KillRequested(experiment_id=EXPERIMENT))
     for index in range(3):
         trial_id = f"{EXPERIMENT}.{index}"
@@ -448,7 +446,7 @@ async def test_an_experiment_is_deleted(site: Site, opened: Browser) -> None:
 
 async def test_a_trial_is_killed(site: Site, opened: Browser) -> None:
     """From its panel, after a question; a trial that has ended has no such button."""
-    await site.write(structs.replace(submitted(), level=2))
+    await site.write(submitted())
     await opened.run(f"location.hash = '#/x/{EXPERIMENT}/search?trial=0'")
     await opened.says("Trial 0", ".drawer h2")
     await opened.click(".drawer .danger")

@@ -10,7 +10,6 @@ import pytest
 
 from page.browser import Browser, Chromium
 from page.conftest import TOKEN, Site
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.runtime.relay import relay
 from support.gateway.holds import HOLDS
 from support.gateway.scenario import EXPERIMENT, play, submitted
@@ -295,8 +294,6 @@ async def test_webhooks(site: Site, admin: Browser, member: Browser) -> None:
 async def test_models(site: Site, admin: Browser, member: Browser) -> None:
     """Made, given a version, archived and deleted by one; seen without buttons by another."""
     await site.play(play(1))
-    level = InstallationUpgraded(ledger_id=site.ledger.id, level=LEVEL, release="1")
-    await site.write(level)
     holding = asyncio.create_task(relay(site.ledger, HOLDS))
     _, listed = await _call(site, "GET", f"/experiments/{EXPERIMENT}/checkpoints")
     checkpoint = next(it["id"] for it in listed["items"] if it["state"] == "stored")

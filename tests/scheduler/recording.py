@@ -57,7 +57,7 @@ class Life:
         for _ in range(FACTS):
             running = list(self.pool.state.allocations)
             draw = self._random.random()
-            if self._level > 2 and self._random.random() < 0.1:
+            if self._random.random() < 0.1:
                 yield self._resources()
             elif draw < 0.5 or not running:
                 yield self._request()

@@ -1,11 +1,9 @@
 """Requests that exclude agents: where they go, and that nobody waits for them."""
 
-import pytest
 from msgspec import structs
 
-from rung.events.installation import PoolUpgraded
 from rung.events.trial import RunRequested
-from support.scheduler.scenario import POOL, Pool, joined, move, released, requested
+from support.scheduler.scenario import Pool, joined, move, released, requested
 
 
 def excluding(name: str, *agents: str, slots: int = 1) -> RunRequested:
@@ -13,10 +11,10 @@ def excluding(name: str, *agents: str, slots: int = 1) -> RunRequested:
     return structs.replace(requested(name, slots), excluded=list(agents))
 
 
-def pool(level: int = 3) -> Pool:
+def pool() -> Pool:
     """Return a pool of two agents with a slot each."""
     found = Pool()
-    found.tell(PoolUpgraded(pool=POOL, level=level), joined("a", 1), joined("b", 1))
+    found.tell(joined("a", 1), joined("b", 1))
     return found
 
 
@@ -64,12 +62,4 @@ def test_a_user_may_move_a_trial_to_an_excluded_agent() -> None:
     """Who names the agent knows what they do."""
     found = pool()
     found.tell(move("e.0", "a"), excluding("e.0.2", "a"))
-    assert granted(found, "e.0.2") == ["a"]
-
-
-@pytest.mark.parametrize("level", [1, 2])
-def test_below_level_3_nothing_is_excluded(level: int) -> None:
-    """So that replicas of two releases decide the same."""
-    found = pool(level)
-    found.tell(excluding("e.0.2", "a"))
     assert granted(found, "e.0.2") == ["a"]

@@ -28,10 +28,7 @@ def test_every_level_has_its_histories() -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_decisions_are_decided_again(path: Path) -> None:
-    """Today's code answers every recorded fact with the recorded decisions, byte for byte.
-
-    Those of level 1 were recorded before pools had policies, and requests an owner and a weight.
-    """
+    """Today's code answers every recorded fact with the recorded decisions, byte for byte."""
     assert refold(read(path)) == recorded(path)
 
 

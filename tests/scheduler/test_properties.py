@@ -14,12 +14,10 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
 )
-from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import RunRequested
 from rung.scheduler.state import State
 from scheduler.reference import Reference
 from support.scheduler.scenario import (
-    POOL,
     Pool,
     brief,
     drain,
@@ -97,7 +95,6 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(count=st.integers(1, 4), size=st.integers(1, 4))
     def open(self, count: int, size: int) -> None:
         """The pool begins with equal agents."""
-        self.tell(PoolUpgraded(pool=POOL, level=LEVEL))
         for agent in "abcd"[:count]:
             self.tell(joined(agent, size))
 

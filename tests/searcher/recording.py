@@ -8,6 +8,7 @@ With paths as arguments it folds them instead and prints what it decided.
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ import msgspec
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.events.installation import LEVEL
 from rung.searcher.processor import Searcher
-from searcher.world import ALL_FAULTS, AND_RESOURCES, World
+from searcher.world import AND_RESOURCES, World
 from support.runtime.bare import Bare
 from support.runtime.decided import as_read
 from support.searcher.scenario import EXPERIMENT, config
@@ -37,18 +38,12 @@ SEARCHES: Final[dict[str, dict[str, Any]]] = {
     "adaptive-asha": config("adaptive_asha", max_trials=16, mode="conservative", divisor=2.0),
     "hyperband": config("hyperband", max_time=9, divisor=3.0, max_concurrent_trials=5),
 }
-
-UNLIMITED: Final = {
+ALL: Final = SEARCHES | {
     "random-unlimited": config("random", max_trials=120, max_time=1, max_concurrent_trials=0)
 }
-"""Searches that decide in several steps, from level 4 on."""
+"""With one that decides in several steps."""
 
 History = list[tuple[Payload, list[Payload]]]
-
-
-def searches_at(level: int) -> dict[str, dict[str, Any]]:
-    """Return the searches that are recorded at a logic level."""
-    return SEARCHES | UNLIMITED if level >= 4 else SEARCHES
 
 
 def path_of(level: int, name: str) -> Path:
@@ -58,8 +53,7 @@ def path_of(level: int, name: str) -> Path:
 
 def record(level: int, name: str) -> History:
     """Return the history of a search under faults."""
-    faults = ALL_FAULTS if level < 3 else AND_RESOURCES
-    world = World(searches_at(level)[name], seed=len(name), faults=faults, count=20, level=level)
+    world = World(ALL[name], len(name), AND_RESOURCES, 20, level=level)
     return world.run().scenario.history
 
 
@@ -116,12 +110,11 @@ def refold(history: History) -> bytes:
 
 def main() -> None:
     """Write the histories that are not there yet."""
-    for level in LEVELS:
-        for name in searches_at(level):
-            path = path_of(level, name)
-            path.parent.mkdir(exist_ok=True)
-            if not path.exists():
-                path.write_bytes(b"".join(lines(record(level, name))))
+    for level, name in product(LEVELS, ALL):
+        path = path_of(level, name)
+        path.parent.mkdir(exist_ok=True)
+        if not path.exists():
+            path.write_bytes(b"".join(lines(record(level, name))))
 
 
 if __name__ == "__main__":

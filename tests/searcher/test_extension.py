@@ -27,8 +27,8 @@ def asked(**more: int) -> ExtensionRequested:
 
 
 def search(name: str = "random", **fields: Any) -> Scenario:
-    """Return a search at level 2."""
-    return Scenario(config(name, **fields), level=2)
+    """Return a search."""
+    return Scenario(config(name, **fields))
 
 
 def drawn(scenario: Scenario) -> list[Payload]:
@@ -121,12 +121,6 @@ def test_what_cannot_be_is_ignored(
     assert search(name, **fields).tell(asked(**more)) == []
 
 
-def test_at_level_1_it_is_ignored() -> None:
-    """As by replicas of the release before, which do not know the fact."""
-    scenario = Scenario(config("random", max_trials=3), level=1)
-    assert scenario.tell(asked(trials=9)) == []
-
-
 def test_shares_of_brackets() -> None:
     """More trials are shared out as the first ones were, and add up to what was asked for."""
     scenario = search("adaptive_asha", max_trials=16, mode="conservative", divisor=2.0)
@@ -144,7 +138,7 @@ def test_shares_of_brackets() -> None:
 @given(seed=st.integers(0, 2**32), after=st.integers(0, 120), more=st.integers(1, 30))
 def test_every_extended_search_ends(name: str, seed: int, after: int, more: int) -> None:
     """Extended at any moment under all faults it has the trials asked for; else it has its own."""
-    world = World(SEARCHES[name], seed, AND_KILLS, level=2)
+    world = World(SEARCHES[name], seed, AND_KILLS)
     for _ in range(after):
         if world.ended is None:
             world.step()
@@ -164,9 +158,7 @@ def test_every_extended_search_ends(name: str, seed: int, after: int, more: int)
 @given(seed=st.integers(0, 2**32), after=st.integers(0, 60))
 def test_a_longer_length_at_any_moment(seed: int, after: int) -> None:
     """Whatever befalls the trial, it trains to the new length, or fails too often."""
-    world = World(
-        SEARCHES["single"], seed, ("fail", "lose", "pause", "killed", "overrun"), 9, level=2
-    )
+    world = World(SEARCHES["single"], seed, ("fail", "lose", "pause", "killed", "overrun"), 9)
     for _ in range(after):
         if world.ended is None:
             world.step()

@@ -40,28 +40,26 @@ slow = settings(
 )
 
 
-@pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("name", sorted(SEARCHES))
 @slow
 @given(seed=st.integers(0, 2**32))
-def test_every_search_ends(name: str, level: int, seed: int) -> None:
+def test_every_search_ends(name: str, seed: int) -> None:
     """Under any faults a search ends, with every trial closed once and never more than allowed.
 
-    From level 2 on, a completed trial reported a finite value or, in `single`, stored something,
+    A completed trial reported a finite value or, in `single`, stored something,
     and a search is completed where one of its trials is, or where it stopped all that it had.
     """
     search = SEARCHES[name]
-    world = World(search, seed, ALL_FAULTS, level=level).run()
+    world = World(search, seed, ALL_FAULTS).run()
 
     trials = TRIALS.get(name) or search["searcher"]["max_trials"]
     assert trials <= world.trials <= trials * (2 if name in REPLACED else 1)
     assert world.ended is not None
     states = {index: trial.state for index, trial in world.closed.items()}
     good = set(states.values()) & {"completed", "stopped"}
-    if level >= 2:
-        completed = {index for index, state in states.items() if state == "completed"}
-        assert completed <= (world.finite | world.stored if name == "single" else world.finite)
-        good -= set() if completed or "errored" not in states.values() else {"stopped"}
+    completed = {index for index, state in states.items() if state == "completed"}
+    assert completed <= (world.finite | world.stored if name == "single" else world.finite)
+    good -= set() if completed or "errored" not in states.values() else {"stopped"}
     assert world.ended.state == ("completed" if good else "errored")
 
 

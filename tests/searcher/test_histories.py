@@ -3,11 +3,13 @@
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from searcher.recording import (
+    ALL,
     FOLDER,
     LEVELS,
     lines,
@@ -16,11 +18,10 @@ from searcher.recording import (
     record,
     recorded,
     refold,
-    searches_at,
 )
 
 PATHS = sorted(FOLDER.rglob("*.jsonl"))
-RECORDED = [(level, name) for level in LEVELS for name in sorted(searches_at(level))]
+RECORDED = list(product(LEVELS, sorted(ALL)))
 
 
 def test_every_method_has_a_history_at_every_level() -> None:

@@ -13,7 +13,7 @@ from rung.events.experiment import (
     ResourcesRequested,
     SlotTimeCounted,
 )
-from rung.events.trial import RunRequested, RunWithdrawn, TrialClosed, TrialKillRequested
+from rung.events.trial import RunWithdrawn, TrialClosed, TrialKillRequested
 from searcher.test_faults import SEARCHES
 from searcher.world import AND_LIMITS, HOUR_MS, World
 from support.searcher.scenario import EXPERIMENT, Scenario, config, kinds
@@ -24,13 +24,11 @@ slow = settings(
 REACHED = "its limit of 2 slot-hours is reached"
 
 
-def search(
-    name: str = "random", *, level: int = 3, limit: float | None = 2.0, **fields: Any
-) -> Scenario:
+def search(name: str = "random", *, limit: float | None = 2.0, **fields: Any) -> Scenario:
     """Return a search that may use two slot-hours."""
     chosen = config(name, **fields)
     chosen["resources"]["max_slot_hours"] = limit
-    return Scenario(chosen, level=level)
+    return Scenario(chosen)
 
 
 def counted(hours: float) -> SlotTimeCounted:
@@ -200,20 +198,11 @@ def test_a_trial_that_its_user_killed_stays_canceled() -> None:
     assert end.state == "canceled"
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_before_level_3(level: int) -> None:
-    """It is ignored, as by the releases of that time."""
-    scenario = search("single", level=level)
-    assert scenario.tell(counted(9)) == []
-    (run,) = scenario.exit(0, "killed")
-    assert isinstance(run, RunRequested)
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 @given(seed=st.integers(0, 2**32))
 @slow
 def test_whatever_is_counted_every_search_ends(name: str, seed: int) -> None:
     """Among all faults: at the limit it ends, once, with no run more, and only then for that."""
-    world = World(SEARCHES[name], seed, AND_LIMITS, level=3).run()
+    world = World(SEARCHES[name], seed, AND_LIMITS).run()
     assert world.ended is not None
     assert ("is reached" in world.ended.reason) == (world.spent is not None)

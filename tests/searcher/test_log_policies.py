@@ -1,4 +1,4 @@
-"""What follows from lines of logs that match a policy, from level 3 on."""
+"""What follows from lines of logs that match a policy."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def matched(action: str, *, agent_id: str = "node-a", run: int = 1) -> LogMatche
 @pytest.mark.parametrize("more", [{}, {"machine": True}])
 def test_a_trial_whose_retries_are_canceled_is_errored(more: dict[str, Any]) -> None:
     """As soon as it fails, and says which policy did that."""
-    scenario = Scenario(config("single"), level=3)
+    scenario = Scenario(config("single"))
     assert scenario.tell(matched("cancel_retries")) == []
 
     closed, ended = scenario.exit(0, "failed", message="boom", **more)
@@ -41,7 +41,7 @@ def test_a_trial_whose_retries_are_canceled_is_errored(more: dict[str, Any]) -> 
 @pytest.mark.parametrize("end", ["lose", "preempted", "finished"])
 def test_what_is_no_failure_goes_on(end: Any) -> None:
     """A lost agent, a preemption and the end are as they are without a policy."""
-    scenario = Scenario(config("single"), level=3)
+    scenario = Scenario(config("single"))
     scenario.tell(matched("cancel_retries"))
     made = scenario.lose(0) if end == "lose" else scenario.exit(0, end)
 
@@ -53,7 +53,7 @@ def test_what_is_no_failure_goes_on(end: Any) -> None:
 
 def test_later_runs_go_to_other_agents() -> None:
     """Each agent on which a run matched is excluded, in the order in which that came."""
-    scenario = Scenario(config("single"), level=3)
+    scenario = Scenario(config("single"))
     scenario.tell(matched("exclude_node"))
     scenario.tell(matched("exclude_node"))
     (second,) = scenario.exit(0, "failed", message="ECC")
@@ -68,7 +68,7 @@ def test_later_runs_go_to_other_agents() -> None:
 
 def test_a_match_may_come_after_the_run() -> None:
     """Of several agents, one may report a match after another reported the end."""
-    scenario = Scenario(config("single"), level=3)
+    scenario = Scenario(config("single"))
     assert kinds(scenario.exit(0, "failed", message="boom")) == ["RunRequested"]
     scenario.tell(matched("cancel_retries"))
 
@@ -78,18 +78,8 @@ def test_a_match_may_come_after_the_run() -> None:
 @pytest.mark.parametrize("action", ["webhook", "", "of_a_newer_release"])
 def test_other_actions_change_nothing(action: str) -> None:
     """They are for others to read."""
-    scenario = Scenario(config("single"), level=3)
+    scenario = Scenario(config("single"))
     scenario.tell(matched(action))
-    (again,) = scenario.exit(0, "failed", message="boom")
-    assert isinstance(again, RunRequested)
-    assert again.excluded == []
-
-
-def test_experiments_of_level_2_are_decided_as_before() -> None:
-    """What is on record stays as it was decided."""
-    scenario = Scenario(config("single"), level=2)
-    scenario.tell(matched("cancel_retries"))
-    scenario.tell(matched("exclude_node"))
     (again,) = scenario.exit(0, "failed", message="boom")
     assert isinstance(again, RunRequested)
     assert again.excluded == []

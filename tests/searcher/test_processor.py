@@ -219,8 +219,10 @@ def test_one_good_trial_completes_an_experiment(ends: tuple[Any, Any], expected:
     """An experiment is errored when all of its trials are."""
     space = {"a": {"type": "categorical", "vals": [1, 2]}}
     scenario = Scenario(config("grid", space=space, max_restarts=0))
-    scenario.exit(0, ends[0])
-    assert state_of(scenario.exit(1, ends[1])) == expected
+    for index, end in enumerate(ends):
+        scenario.report(index, 1, 0.5)
+        decisions = scenario.exit(index, end)
+    assert state_of(decisions) == expected
 
 
 def test_after_the_end_nothing_follows() -> None:

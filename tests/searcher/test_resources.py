@@ -22,9 +22,9 @@ def wanted(**more: Any) -> ResourcesRequested:
     return ResourcesRequested(experiment_id=EXPERIMENT, **more)
 
 
-def search(name: str = "random", *, level: int = 3, **fields: Any) -> Scenario:
+def search(name: str = "random", **fields: Any) -> Scenario:
     """Return a search."""
-    return Scenario(config(name, **fields), level=level)
+    return Scenario(config(name, **fields))
 
 
 def test_what_trains_keeps_training_and_later_runs_have_the_values() -> None:
@@ -117,19 +117,9 @@ def test_of_two_changes_of_one_version_the_first_is_made() -> None:
     assert scenario.experiment.changes == 3
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_before_level_3(level: int) -> None:
-    """It is ignored, as by the releases of that time."""
-    scenario = search("single", level=level)
-    assert scenario.tell(wanted(priority=1, pool="b")) == []
-    (run,) = scenario.exit(0, "killed")
-    assert isinstance(run, RunRequested)
-    assert (run.pool, run.priority) == ("a", 42)
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 @given(seed=st.integers(0, 2**32))
 @slow
 def test_whatever_is_changed_every_search_ends(name: str, seed: int) -> None:
     """Among all faults: each run is asked for, and withdrawn, where and as it is to be."""
-    World(SEARCHES[name], seed, AND_RESOURCES, level=3).run()
+    World(SEARCHES[name], seed, AND_RESOURCES).run()

@@ -9,14 +9,12 @@ from rung.events.experiment import ExperimentEnded
 from rung.events.trial import MetricValue, TrialClosed
 from support.searcher.scenario import EXPERIMENT, Scenario, config
 
-LEVEL = 2
 
-
-def search(name: str = "random", *, level: int = LEVEL, **more: Any) -> Scenario:
+def search(name: str = "random", **more: Any) -> Scenario:
     """Return a search of two trials to epoch 4, or of another method."""
     fields: dict[str, Any] = {"max_time": 4, "max_restarts": 0}
     fields |= {} if name == "single" else {"max_trials": 2}
-    return Scenario(config(name, **{**fields, **more}), level=level)
+    return Scenario(config(name, **{**fields, **more}))
 
 
 def asha(**more: Any) -> Scenario:
@@ -42,7 +40,7 @@ def ended(scenario: Scenario) -> ExperimentEnded:
 
 
 def test_a_trial_that_never_validates_is_errored() -> None:
-    """Its end, its cause and the end of the search say so; at level 1 it is completed."""
+    """Its end, its cause and the end of the search say so."""
     scenario = search()
     one = closed(scenario.exit(0))
     scenario.exit(1)
@@ -55,10 +53,6 @@ def test_a_trial_that_never_validates_is_errored() -> None:
         "errored",
         f"all 2 trials errored: {cause} ({EXPERIMENT}.0)",
     )
-    former = search(level=1)
-    assert closed(former.exit(0)).cause == ""
-    former.exit(1)
-    assert ended(former).state == "completed"
 
 
 @pytest.mark.parametrize(
@@ -171,16 +165,13 @@ def test_part_of_a_search_may_fail() -> None:
 
 @pytest.mark.parametrize("fault", ["SyntaxError", "rung.core.errors.MetricMissing"])
 def test_a_fault_of_the_code_itself_is_not_tried_again(fault: str) -> None:
-    """At level 1 it was, as other faults are."""
+    """Others are."""
     scenario = search("single", max_restarts=5)
     one = closed(scenario.exit(0, "failed", fault=fault))
     assert one.reason == "not tried again: ValueError: no"
     assert one.cause == "ValueError: no"
-    for other in (
-        search("single", max_restarts=5, level=1).exit(0, "failed", fault=fault),
-        search("single", max_restarts=5).exit(0, "failed", fault="KeyError"),
-    ):
-        assert not [data for data in other if isinstance(data, TrialClosed)]
+    other = search("single", max_restarts=5).exit(0, "failed", fault="KeyError")
+    assert not [data for data in other if isinstance(data, TrialClosed)]
 
 
 def test_a_canceled_search_stays_canceled() -> None:

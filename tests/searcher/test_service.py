@@ -11,7 +11,6 @@ import pytest
 from rung.events import Event, decode, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.experiment import SearchDeferred
-from rung.events.installation import LEVEL
 from rung.events.trial import RunRequested, TrialRequested
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, audit
@@ -101,7 +100,7 @@ async def test_a_search_in_steps_across_crashes(monkeypatch: pytest.MonkeyPatch)
     ledger = MemoryLedger()
     writer = FactWriter(ledger, source="/rung/gateway", origin="gateway/1")
     search = config("random", max_trials=trials, max_concurrent_trials=0)
-    await writer.write(submitted(search, level=LEVEL))
+    await writer.write(submitted(search))
     deciders, relays = components()[:1], components()[1:]
     step, events = 0, list[Event]()
     while sum(event.type == RunRequested.TYPE for event in events) < trials:

@@ -1,4 +1,4 @@
-"""From level 4 on a search decides in steps, however many trials it has."""
+"""A search decides in steps, however many trials it has."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from rung.events import Payload
 from rung.events.experiment import (
     CancelRequested,
     KillRequested,
-    SearchContinued,
     SearchDeferred,
 )
 from rung.events.trial import RunRequested, RunWithdrawn, TrialClosed, TrialRequested
@@ -21,10 +20,11 @@ from searcher.recording import SEARCHES
 from searcher.world import AND_KILLS, AND_RESOURCES, ORDER_FREE, World
 from support.searcher.scenario import EXPERIMENT, Scenario, config, kinds
 
-LEVEL = 4
 TRIALS = 300
 """More than one step takes; a test takes the square of this, for a scenario copies its state at
 each fact."""
+ONE_STEP = 10**9
+"""As many decisions as no search has."""
 UNLIMITED = config("random", max_trials=TRIALS, max_concurrent_trials=0)
 
 slow = settings(
@@ -32,9 +32,9 @@ slow = settings(
 )
 
 
-def unlimited(level: int = LEVEL) -> Scenario:
+def unlimited() -> Scenario:
     """Return a search of which every trial may train at once."""
-    return Scenario(UNLIMITED, level=level)
+    return Scenario(UNLIMITED)
 
 
 def steps(scenario: Scenario) -> list[int]:
@@ -62,10 +62,14 @@ def without_steps(decisions: list[Payload]) -> list[Payload]:
     ],
     ids=lambda it: it["searcher"]["name"],
 )
-def test_the_trials_are_those_of_one_step(search: dict[str, Any]) -> None:
+def test_the_trials_are_those_of_one_step(
+    search: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Indices, seeds, hyperparameters and lengths are those of a search that decides at once."""
-    scenario, at_once = Scenario(search, level=LEVEL), Scenario(search, level=3)
+    scenario = Scenario(search)
     decisions = scenario.go_on(scenario.first)
+    monkeypatch.setattr(processor, "DECISIONS_MAX", ONE_STEP)
+    at_once = Scenario(search)
     assert without_steps(decisions) == at_once.first
     assert len(at_once.first) > DECISIONS_MAX
     assert max(steps(scenario)) <= DECISIONS_MAX
@@ -77,17 +81,9 @@ def test_what_one_step_holds_is_not_divided() -> None:
     trials = (DECISIONS_MAX - 2) // 2
     for more in (0, 1):
         search = config("random", max_trials=trials + more, max_concurrent_trials=0)
-        scenario = Scenario(search, level=LEVEL)
+        scenario = Scenario(search)
         assert kinds(scenario.first).count("TrialRequested") == trials
         assert isinstance(scenario.first[-1], SearchDeferred) == bool(more)
-
-
-@pytest.mark.parametrize("level", [1, 2, 3])
-def test_older_searches_decide_at_once(level: int) -> None:
-    """As they were decided, whatever a newer release would do."""
-    scenario = unlimited(level)
-    assert len(scenario.first) == 1 + 2 * TRIALS
-    assert scenario.tell(SearchContinued(experiment_id=EXPERIMENT)) == []
 
 
 def test_one_continuation_at_a_time() -> None:
@@ -186,7 +182,7 @@ def test_every_search_ends_in_steps(
     name: str, narrow: int, seed: int, after: int, end: str
 ) -> None:
     """Whatever happens between the steps, each is small, and the search ends."""
-    world = World(_wide(SEARCHES[name]), seed, AND_KILLS, level=LEVEL)
+    world = World(_wide(SEARCHES[name]), seed, AND_KILLS)
     for _ in range(after):
         if world.ended is None:
             world.step()
@@ -204,15 +200,16 @@ def test_every_search_ends_in_steps(
 @pytest.mark.usefixtures("narrow")
 def test_resources_change_between_steps(name: str, seed: int) -> None:
     """Runs of later steps have what was asked for between them."""
-    World(_wide(SEARCHES[name]), seed, AND_RESOURCES, level=LEVEL).run()
+    World(_wide(SEARCHES[name]), seed, AND_RESOURCES).run()
 
 
 @pytest.mark.sim
 @pytest.mark.parametrize("name", ["grid", "hyperband", "random"])
 @settings(slow, suppress_health_check=[*HealthCheck])
 @given(seed=st.integers(0, 2**32))
-@pytest.mark.usefixtures("narrow")
-def test_steps_change_no_result(name: str, seed: int) -> None:
+def test_steps_change_no_result(
+    name: str, narrow: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Searches that wait for all results of a round come to the same trials and results."""
     search = _wide(SEARCHES[name]) | {"max_restarts": 100}
 
@@ -222,5 +219,8 @@ def test_steps_change_no_result(name: str, seed: int) -> None:
             sorted((it.trial_id, it.rung, it.reason) for it in world.promoted),
         )
 
-    expected = outcome(World(search, 0, (), 0, level=3))
-    assert outcome(World(search, seed, ORDER_FREE, level=LEVEL)) == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(processor, "DECISIONS_MAX", ONE_STEP)
+        expected = outcome(World(search, 0, (), 0))
+    assert narrow == processor.DECISIONS_MAX
+    assert outcome(World(search, seed, ORDER_FREE)) == expected

@@ -30,8 +30,8 @@ def kill(scenario: Scenario, index: int) -> list[Payload]:
 
 
 def search(name: str = "random", **fields: Any) -> Scenario:
-    """Return a search at level 2."""
-    return Scenario(config(name, **fields), level=2)
+    """Return a search."""
+    return Scenario(config(name, **fields))
 
 
 def test_a_running_trial_is_killed_at_once() -> None:
@@ -99,13 +99,6 @@ def test_a_resting_trial_is_never_promoted() -> None:
     assert decisions[0].trial_id == f"{EXPERIMENT}.3"  # type: ignore[union-attr]
 
 
-def test_at_level_1_it_is_ignored() -> None:
-    """As by replicas of the release before, which do not know the fact."""
-    scenario = Scenario(config("single"), level=1)
-    assert kill(scenario, 0) == []
-    assert not scenario.experiment.trials[0].killed
-
-
 def test_what_is_reported_after_it_counts_no_more() -> None:
     """A trial on its way out is judged by no rung."""
     scenario = search("async_halving", max_trials=9, num_rungs=2, divisor=4.0)
@@ -122,7 +115,7 @@ def test_what_is_reported_after_it_counts_no_more() -> None:
 @given(seed=st.integers(0, 2**32))
 def test_every_search_ends_also_where_trials_are_killed(name: str, seed: int) -> None:
     """At any moment, in any state, under all faults: no rung waits for a trial that is gone."""
-    world = World(SEARCHES[name], seed, AND_KILLS, level=2).run()
+    world = World(SEARCHES[name], seed, AND_KILLS).run()
     assert world.ended is not None
     killed = [trial for trial in world.closed.values() if trial.state == "canceled"]
     assert all(trial.reason == "its user killed it" for trial in killed)
@@ -139,7 +132,7 @@ def test_every_search_ends_also_where_trials_are_killed(name: str, seed: int) ->
 @given(seed=st.integers(0, 2**32))
 def test_every_search_ends_if_all_its_trials_are_killed(name: str, seed: int) -> None:
     """Each as soon as it is there."""
-    world = World(SEARCHES[name], seed, (), 0, level=2)
+    world = World(SEARCHES[name], seed, (), 0)
     while world.ended is None:
         for index in range(world.trials):
             if world.ended is None:

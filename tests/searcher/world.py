@@ -41,9 +41,9 @@ ORDER_FREE = ("fail", "lose", "repeat", "pause", "overrun", "killed")
 """Faults after which a search that compares in rounds decides as if they had not been."""
 ALL_FAULTS = (*ORDER_FREE, "invalid", "early", "nan", "hopeless")
 AND_KILLS = (*ALL_FAULTS, "kill trial", "kill trial")
-"""With users that kill trials, which they can from level 2 on."""
+"""With users that kill trials."""
 AND_RESOURCES = (*AND_KILLS, "resources", "resources")
-"""With users that change priority, weight, limit and pool, which they can from level 3 on."""
+"""With users that change priority, weight, limit and pool."""
 AND_LIMITS = (*AND_RESOURCES, "slot time", "slot time", "slot-hours")
 """With slot time that is counted, and users that change the limit of it."""
 

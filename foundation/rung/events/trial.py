@@ -42,8 +42,8 @@ def is_better(value: float, than: float, *, smaller_is_better: bool) -> bool:
 
 
 TrialState = Literal["completed", "stopped", "errored", "canceled"]
-"""completed: trained to its full length, or ended by itself; stopped: by the search. From level 2
-on, a trial without a usable result is errored however it ended."""
+"""completed: trained to its full length, or ended by itself; stopped: by the search. A
+trial without a usable result is errored however it ended."""
 
 ExitOutcome = Literal["finished", "preempted", "failed", "killed", "invalid_hp"]
 """How a run's process ended.
@@ -317,7 +317,13 @@ CODE_REFUSED: Final = "code_refused"
 """The `fault` of a run whose code archive every agent refuses to unpack."""
 
 FAULTS_OF_CODE: Final = frozenset(
-    {"SyntaxError", "IndentationError", "TabError", "rung.core.errors.MetricMissing"}
+    {
+        CODE_REFUSED,
+        "SyntaxError",
+        "IndentationError",
+        "TabError",
+        "rung.core.errors.MetricMissing",
+    }
 )
 """Faults that lie in the code itself, so that each run of it has them."""
 

@@ -17,10 +17,8 @@ from rung.sim.company import Company
 from support.runtime.decided import as_read
 
 FOLDER: Final = Path(__file__).parent / "histories"
-FIRST: Final = 2
-"""The level of the release that brought the directory."""
-LEVELS: Final = range(FIRST, LEVEL + 1)
-COMPANIES: Final = {"small": 1, "busy": 2}
+LEVELS: Final = range(1, LEVEL + 1)
+COMPANIES: Final = {"small": 11, "busy": 12}
 """Name → the seed of what is asked."""
 REQUESTS: Final = 300
 

@@ -13,7 +13,6 @@ from gateway.conftest import World, until
 from gateway.directory.test_routes import deciding, made, post
 from rung.checkpoint_gc.service import components
 from rung.events.experiment import ExperimentEnded
-from rung.events.installation import LEVEL, InstallationUpgraded
 from rung.events.trial import TrialClosed
 from rung.runtime.service import serve
 from support.gateway.checkpoint import FILES, TRIAL, store_files
@@ -27,7 +26,6 @@ from support.runtime.decided import append_decision
 async def client(world: World, tmp_path: Path) -> AsyncIterator[Client]:
     """Return a client beside the directory and checkpoint-gc, and a search with one checkpoint."""
     await store_files(world, tmp_path, FILES)
-    await world.write(InstallationUpgraded(ledger_id=world.ledger.id, level=LEVEL, release="1"))
     task = asyncio.create_task(serve(world.ledger, components(world.store)))
     async with deciding(world), world.gateway() as client:
         await until(lambda: client.get("/checkpoints/c1"), lambda it: it["state"] == "stored")
@@ -243,10 +241,3 @@ async def test_what_is_wrong_is_named(client: Client, body: dict[str, Any], fiel
     answer = await post(client, "/models", body)
     assert answer.status == 422, answer
     assert answer.json["errors"][0]["path"] == field
-
-
-async def test_an_installation_that_is_not_upgraded_has_no_models(world: World) -> None:
-    """A directory of the release before could not read them."""
-    async with deciding(world), world.gateway() as client:
-        answer = await post(client, "/models", {"name": "digits"})
-        assert (answer.status, answer.kind) == (409, "not-upgraded")

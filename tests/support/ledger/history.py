@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 from rung.events import encode, fact, topic
-from rung.events.installation import LEVEL
 from rung.events.metric import MetricRow, MetricsReported
 from rung.ledger import Draft, Ledger, MemoryLedger, Record
 from rung.ledger.archive.index import TOPICS
@@ -31,7 +30,7 @@ async def simulated() -> MemoryLedger:
 
     async def searched() -> World:
         world = World(1, Faults())
-        company = Company(1, level=LEVEL)
+        company = Company(1)
         for moment in range(1, _ASKED + 1):
             world.after(moment, partial(world.write, company.next(), "gateway/company"))
         await simulate(world, calm("asha"))

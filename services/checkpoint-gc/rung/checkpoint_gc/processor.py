@@ -25,11 +25,11 @@ trial are kept anyway, so one whose validation is still to come is not lost.
 
 A checkpoint's cost is the validation of its own run at its step; where that run reported none,
 that of the newest other run at that step. A checkpoint without a finite value has no rank: it can
-be among the latest of its trial but not among the best. From level 4 on, where none of a trial's
-has a rank, as of a script that counts the steps of its checkpoints otherwise than those of its
-validations, the one nearest to the trial's best validation is its best. Of two that are equally
-good, the one with fewer steps is better, then the smaller id. Of two at one step, the one stored
-later is newer, as for the searcher.
+be among the latest of its trial but not among the best. Where none of a trial's has a rank, as of
+a script that counts the steps of its checkpoints otherwise than those of its validations, the one
+nearest to the trial's best validation is its best. Of two that are equally good, the one with
+fewer steps is better, then the smaller id. Of two at one step, the one stored later is newer, as
+for the searcher.
 
 A run that was given up may go on storing until its agent learns of it. The searcher does not
 restore such *late* checkpoints, so the newest two are counted twice: over all, and without them.
@@ -573,13 +573,11 @@ def _judge(state: State, policy: Policy, given: Iterable[str]) -> list[Payload]:
     return [
         _retired(state, each, name, reason)
         for each in dict.fromkeys(trial_ids)
-        for name, reason in _unwanted(state, policy, state.trials[each], best)
+        for name, reason in _unwanted(policy, state.trials[each], best)
         if not (name in state.pinned or name in state.registered or name in state.held)
     ]
 
 
-def _unwanted(
-    state: State, policy: Policy, trial: Trial, best: Collection[str]
-) -> Iterator[tuple[str, str]]:
-    steps = trial.best[1] if trial.best is not None and state.level >= 4 else None
+def _unwanted(policy: Policy, trial: Trial, best: Collection[str]) -> Iterator[tuple[str, str]]:
+    steps = None if trial.best is None else trial.best[1]
     return unwanted(policy, trial.checkpoints, best, ended=trial.ended, best_steps=steps)

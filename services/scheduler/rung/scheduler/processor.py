@@ -20,10 +20,10 @@ A running one is signaled (preempt, then perhaps kill) when it is withdrawn, whe
 be moved, and when the policy wants its slots for something else; it ends with a release by each
 agent. Where one agent's part failed, the others are signaled to kill theirs, with the same reason,
 once. A trial that was only asked to yield has a *claim*: its next run takes the place in the order
-that this one had, and goes where the move wants it. A withdrawal ends the claim. From level 3 on a
-request may exclude agents; it waits where there is no other one, and makes nobody wait.
+that this one had, and goes where the move wants it. A withdrawal ends the claim. A request may
+exclude agents; it waits where there is no other one, and makes nobody wait.
 
-Changed values hold at once for what waits and what runs (from level 3 on). If an experiment holds
+Changed values hold at once for what waits and what runs. If an experiment holds
 more slots than its new `max_slots`, so many of its allocations are asked to yield that it holds no
 more once they have left: the newest first, and none without which it would do.
 
@@ -104,9 +104,6 @@ from rung.scheduler.state import Allocation, Claim, State, Suspension
 
 CLAIMS_MAX: Final = 4096
 """Trials that yielded and have not come back; some never do, so the oldest claims are dropped."""
-
-_RESOURCES_LEVEL: Final = 3
-"""The logic level from which on resources of experiments change."""
 
 AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
 PoolFact = (
@@ -344,7 +341,7 @@ def _request(state: State, event: RunRequested) -> None:
         claimed=claim.arrival is not None,
         avoid=claim.avoid,
         to=claim.to,
-        excluded=event.excluded if state.level >= 3 else [],
+        excluded=event.excluded,
     )
     request.rank = policy_of(state.policy, state.options).rank(request)
     _queue_of(state, event.slots).add(request, state.held.get(event.experiment_id, 0))
@@ -477,8 +474,6 @@ def _move(state: State, event: MoveRequested) -> None:
 
 def _change_resources(state: State, event: ResourcesChanged) -> None:
     """Give what waits and what runs for an experiment its new values, and a place by them."""
-    if state.level < _RESOURCES_LEVEL:
-        return
     name, policy = event.experiment_id, policy_of(state.policy, state.options)
     for queue in (state.queue, state.zero_slot_queue):
         waiting = [queue.remove(request.allocation_id) for request in queue.of_experiment(name)]
@@ -503,7 +498,7 @@ def _set_resources(demand: Demand, event: ResourcesChanged, policy: Policy) -> N
 
 def _above_limit(state: State, event: ResourcesChanged) -> list[str]:
     """Return the allocations of an experiment that are to yield to its new `max_slots`."""
-    if event.max_slots is None or state.level < _RESOURCES_LEVEL:
+    if event.max_slots is None:
         return []
     found = ((name, state.allocations[name]) for name in state.of_experiment(event.experiment_id))
     staying = [Ranked(each.rank, name) for name, each in found if each.stays and each.slots]

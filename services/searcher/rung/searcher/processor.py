@@ -43,17 +43,17 @@ trial reports after it was stopped. The questions, in the order in which they ar
    disk): a new run, which counts as no restart.
 6. It failed: a new run from the newest checkpoint; after more than `max_restarts`, or with one
    fault at one step three times in a row, errored: a fault that repeats itself is no accident. At
-   once errored where its code was refused, which is the same bytes for every run, and from level 2
-   on where the fault lies in these bytes (`FAULTS_OF_CODE`). From level 3 on also where a line of
-   the trial's log matched a policy with `cancel_retries`, also if the fault is the machine's.
+   once errored where the fault lies in the code, which is the same bytes for every run
+   (`FAULTS_OF_CODE`), and where a line of the trial's log matched a policy with `cancel_retries`,
+   also if the fault is the machine's.
 7. It acknowledged a preemption: a new run once there may be one. (Had it reached its length, that
    run has nothing left to do and is over at once.)
 8. It reached its length: trained. The method has the trial rest; at the last rung it is completed.
 9. It was withdrawn: a new run once there may be one.
 10. It ended by itself before its length, or has none: completed.
 
-What a usable result is (from level 2 on)
------------------------------------------
+What a usable result is
+-----------------------
 
 A trial has a result if it reported at least one finite value of the searcher's metric. Where there
 is nothing to compare (`single`, not `NEEDS_VALUE`), a trial that never validated has one too if it
@@ -70,8 +70,8 @@ every search errored, whichever of its trials were stopped before they came to t
 The end of an experiment quotes the commonest cause of its errored trials with the first of them;
 causes are alike if they differ in numbers, addresses and folders alone (`rung.events.failure`).
 
-Extensions (from level 2 on)
-----------------------------
+Extensions
+----------
 
 A user may ask for more trials, or for a longer length, until the search has ended; each method
 answers whether that is possible (`SearchOptions.extension`). The fact changes the method, the
@@ -79,16 +79,16 @@ decision `search.extended` the plan. Where lengths change, runs are withdrawn an
 with the new one, from the checkpoints that they leave. What is less than planned is ignored, so
 that a repeated request changes nothing.
 
-Resources (from level 3 on)
----------------------------
+Resources
+---------
 
 A user may change priority, weight, `max_slots` and pool until the search has ended. Runs that are
 requested from then on have the new values; `experiment.resources_changed` gives them to the
 scheduler, for those that wait or train. For another pool, the runs of the one before are
 withdrawn; they checkpoint, and the next ones of their trials go on there.
 
-The limit (from level 3 on)
----------------------------
+The limit
+---------
 
 `resources.max_slot_hours` limits what all runs of an experiment use together. There is no clock
 here: the gateway, which counts slot time, writes `experiment.slot_time_counted` once the count is
@@ -99,8 +99,8 @@ A spent experiment runs nothing more. Its runs are withdrawn as by a cancellatio
 closed as stopped; but whether it is completed or errored depends on its results, as if the search
 had stopped these trials. A kill overrides that, a cancellation asks for nothing more.
 
-Steps (from level 4 on)
------------------------
+Steps
+-----
 
 As many decisions may follow from one fact as a search has trials: the first of a search without
 `max_concurrent_trials`, and its pause. A step decides at most `DECISIONS_MAX`, about what takes
@@ -133,7 +133,7 @@ Invariants
 * a trial is closed once, after its last run has ended, and every trial is;
 * no more trials train than `max_concurrent_trials`, and no trial is created while paused;
 * a rung counts a trial once, whatever was restarted, repeated or lost;
-* from level 2 on, a completed trial has a result, and a completed search a trial with one;
+* a completed trial has a result, and a completed search a trial with one;
 * where checkpoints are held, no run starts from one that was released.
 
 Not handled: time-outs (the agent and the scheduler report a run that never ends as lost); slots (a
@@ -173,7 +173,6 @@ from rung.events.experiment import (
 from rung.events.failure import add_failure, failed_sentence
 from rung.events.installation import LEVEL
 from rung.events.trial import (
-    CODE_REFUSED,
     FAULTS_OF_CODE,
     ExitOutcome,
     LogMatched,
@@ -373,25 +372,22 @@ def _learn(  # noqa: C901, PLR0912 - one case per fact
             _interrupt(experiment, _CANCELED)
         case TrialMetadataSet():
             trial = experiment.trial(event.trial_id)
-            if state.level >= 2 and trial is not None:
+            if trial is not None:
                 trial.metadata = event.metadata
         case LogMatched():
-            if state.level >= 3:
-                _match(experiment, event)
+            _match(experiment, event)
         case TrialKillRequested():
-            if state.level >= 2 and state.phase in {"active", "paused"}:
+            if state.phase in {"active", "paused"}:
                 _kill(experiment, event.trial_id)
         case ExtensionRequested():
-            if state.level >= 2 and state.phase in {"active", "paused"}:
+            if state.phase in {"active", "paused"}:
                 _extend(experiment, event)
         case ResourcesRequested():
-            if state.level >= 3:
-                _change_resources(experiment, event)
-                _hold_to_limit(state, experiment)
+            _change_resources(experiment, event)
+            _hold_to_limit(state, experiment)
         case SlotTimeCounted():
-            if state.level >= 3:
-                experiment.slot_ms = max(experiment.slot_ms, event.slot_ms)
-                _hold_to_limit(state, experiment)
+            experiment.slot_ms = max(experiment.slot_ms, event.slot_ms)
+            _hold_to_limit(state, experiment)
         case SearchContinued():
             experiment.deferred = False
         case PauseRequested() | ResumeRequested():
@@ -613,10 +609,10 @@ def _end_run(state: State, experiment: Experiment, trial_id: str, run: int, end:
         text = f"the script refused its hyperparameters: {end.message}"
         _leave(experiment, trial, "invalid_hp", Fate("errored", text, text))
     else:
-        _go_on(state.level, experiment, trial, end, withdrawn=withdrawn is not None)
+        _go_on(experiment, trial, end, withdrawn=withdrawn is not None)
 
 
-def _go_on(level: int, experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
+def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
     """Fold the end of a run of a trial that may go on (questions 4 to 10)."""
     outcome, message = end.outcome, end.message
     if trial.delivered or (withdrawn and trial.overrun and experiment.compares):
@@ -626,7 +622,7 @@ def _go_on(level: int, experiment: Experiment, trial: Trial, end: End, *, withdr
     elif outcome == "failed" and end.machine and not trial.unretried:
         experiment.due[trial.index] = f"the machine failed the run before: {message}"
     elif outcome == "failed":
-        _fail(level, experiment, trial, end)
+        _fail(experiment, trial, end)
     elif outcome == "preempted":
         experiment.due[trial.index] = "the run before was preempted"
     elif trial.reached:
@@ -643,11 +639,11 @@ def _ended(trial: Trial) -> str:
     return f"the script ended by itself at {max(trial.time, 0):g} of {trial.length}"
 
 
-def _fail(level: int, experiment: Experiment, trial: Trial, end: End) -> None:
+def _fail(experiment: Experiment, trial: Trial, end: End) -> None:
     message = end.message
     _count_failure(trial, end.fault, end.steps)
     most = experiment.settings.max_restarts
-    if end.fault == CODE_REFUSED or (level >= 2 and end.fault in FAULTS_OF_CODE):
+    if end.fault in FAULTS_OF_CODE:
         text = f"not tried again: {message}"
         _leave(experiment, trial, "errored", Fate("errored", text, message))
     elif trial.unretried:
@@ -810,13 +806,13 @@ def _decide(  # noqa: C901, PLR0912 - one case per fact
 ) -> list[Payload]:
     """Return what follows; from facts that are not named here, nothing does."""
     if isinstance(fact, TrialValidated):  # by far the most: asked first
-        follow_up = _FollowUp(state.experiment_id, state.level, experiment, state.phase)
+        follow_up = _FollowUp(state.experiment_id, experiment, state.phase)
         trial = experiment.current(fact.trial_id, fact.run)
         if trial is not None:
             follow_up.limit(trial)
         return follow_up.conclude()
     phase = _phase_after(state, fact)
-    follow_up = _FollowUp(state.experiment_id, state.level, experiment, phase)
+    follow_up = _FollowUp(state.experiment_id, experiment, phase)
     match fact:
         case ExperimentSubmitted() if not experiment.plan:
             follow_up.plan()
@@ -829,11 +825,11 @@ def _decide(  # noqa: C901, PLR0912 - one case per fact
             follow_up.withdraw_all()
         case KillRequested():
             follow_up.withdraw_all()
-        case SearchContinued() if state.level >= 4:
+        case SearchContinued():
             follow_up.withdraw_all()
-        case ExtensionRequested() if state.level >= 2:
+        case ExtensionRequested():
             follow_up.extend()
-        case TrialKillRequested() if state.level >= 2:
+        case TrialKillRequested():
             follow_up.kill(fact.trial_id)
         case SlotTimeCounted() | ResourcesRequested() if phase == "spent" and (
             not experiment.announced
@@ -863,12 +859,8 @@ def _phase_after(state: State, fact: Handles) -> Phase:
 class _FollowUp:
     """Collects the decisions on one fact, in one phase of an experiment."""
 
-    def __init__(
-        self, experiment_id: str, level: int, experiment: Experiment, phase: Phase
-    ) -> None:
+    def __init__(self, experiment_id: str, experiment: Experiment, phase: Phase) -> None:
         self._id = experiment_id
-        self._level = level
-        self._first = experiment.settings.first if level >= 2 else 0
         self._experiment = experiment
         self._phase = phase
         self._tally = experiment.tally
@@ -975,7 +967,7 @@ class _FollowUp:
     def _defers(self) -> bool:
         """Return whether there is no room in this step for what would be decided next."""
         # The last place is that of `search.deferred`.
-        full = self._level >= 4 and len(self.decisions) + _UNIT >= DECISIONS_MAX
+        full = len(self.decisions) + _UNIT >= DECISIONS_MAX
         self._deferred = self._deferred or full
         return full
 
@@ -1015,7 +1007,7 @@ class _FollowUp:
 
     def _chance(self) -> Chance:
         settings = self._experiment.settings
-        return Chance(settings.space, settings.seed, self._created, self._first)
+        return Chance(settings.space, settings.seed, self._created, settings.first)
 
     def _close(self, trial: Trial, fate: Fate) -> None:
         trial_id = trial_id_of(self._id, trial.index)
@@ -1037,8 +1029,6 @@ class _FollowUp:
 
     def _judge(self, trial: Trial, fate: Fate) -> Fate:
         """Return how a trial is closed: without a result, it is errored however it ended."""
-        if self._level < 2:
-            return Fate(fate.state, fate.reason)
         search = self._experiment.settings.search
         if fate.state in {"errored", "canceled"}:
             return fate
@@ -1073,8 +1063,7 @@ class _FollowUp:
             if not trial.running:
                 self._close(trial, Fate("stopped", stop.reason))
             elif trial.withdrawn is None:
-                final = self._level >= 2
-                self._withdraw(trial, "preempt", f"stopped: {stop.reason}", final=final)
+                self._withdraw(trial, "preempt", f"stopped: {stop.reason}", final=True)
 
     def _withdraw(
         self, trial: Trial, how: Withdrawal, reason: str, *, final: bool = False
@@ -1114,8 +1103,8 @@ class _FollowUp:
                     assert_never(move)
 
     def _create(self, move: Create) -> None:
-        index = self._created
-        seed = trial_seed(self._experiment.settings.seed, self._first + index)
+        index, settings = self._created, self._experiment.settings
+        seed = trial_seed(settings.seed, settings.first + index)
         hparams = self._chance().sample(0) if move.hparams is None else move.hparams
         parent, restore = self._start(move.start)
         self._created += 1
@@ -1214,7 +1203,7 @@ class _FollowUp:
 
     def _end(self) -> None:
         state: ExperimentState = "completed" if self._has_result() else "errored"
-        killed = self._level >= 2 and self._tally.keys() == {"canceled"}
+        killed = self._tally.keys() == {"canceled"}
         if killed or self._phase in {"canceling", "killing"}:
             state = "canceled"
         self.decisions.append(
@@ -1223,8 +1212,8 @@ class _FollowUp:
 
     def _has_result(self) -> bool:
         completed, stopped = self._tally.get("completed", 0), self._tally.get("stopped", 0)
-        if completed or self._level < 2:
-            return completed + stopped > 0
+        if completed:
+            return True
         compares = self._experiment.settings.search.NEEDS_VALUE
         return (
             stopped > 0

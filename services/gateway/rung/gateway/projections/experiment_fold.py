@@ -260,8 +260,7 @@ def resources_text(data: ResourcesRequested) -> str:
 def _change_resources(state: Experiment, event: Event, data: ResourcesRequested) -> None:
     """Fold a change as the searcher does, until the search has ended."""
     it = state.resources
-    known = state.submission is not None and state.submission.level >= 3
-    if not known or data.version not in {None, it.version}:
+    if state.submission is None or data.version not in {None, it.version}:
         return
     for name in ("pool", "priority", "weight", "max_slots", "max_slot_hours"):
         value = getattr(data, name)

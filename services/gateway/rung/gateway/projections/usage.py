@@ -38,8 +38,6 @@ from rung.gateway.projections.throughput import seconds_of
 from rung.runtime.projection import Projection
 
 HOUR_MS: Final = 3_600_000
-_LIMIT_LEVEL: Final = 3
-"""The logic level from which on the searcher ends experiments at their limit."""
 _SCHEMA: Final = """
 CREATE TABLE places (
     experiment TEXT PRIMARY KEY, project TEXT NOT NULL, owner TEXT NOT NULL,
@@ -110,16 +108,10 @@ class UsageProjection(Projection):
 
 def _submit(db: sqlite3.Connection, data: ExperimentSubmitted) -> None:
     resources = data.config.get("resources") or {}
-    limit, has_limit = resources.get("max_slot_hours"), data.level >= _LIMIT_LEVEL
+    limit = resources.get("max_slot_hours")
     db.execute(
-        "INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?, 0, ?)",
-        (
-            data.experiment_id,
-            data.project_id,
-            data.owner,
-            limit * HOUR_MS if has_limit and limit else None,
-            has_limit,
-        ),
+        "INSERT OR IGNORE INTO places VALUES (?, ?, ?, ?, 0, 1)",
+        (data.experiment_id, data.project_id, data.owner, limit * HOUR_MS if limit else None),
     )
 
 

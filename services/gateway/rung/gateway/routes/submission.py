@@ -19,7 +19,7 @@ from rung.api import ProblemItem
 from rung.config import ExperimentConfig
 from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
 from rung.config.policy import resolve
-from rung.config.problem import shortened, shown
+from rung.config.problem import shortened
 from rung.config.run_config import run_config
 from rung.config.secret import hide
 from rung.config.sections.data import missing_sources
@@ -58,7 +58,6 @@ from rung.gateway.requests.writes import (
     write,
 )
 from rung.gateway.route import Body, Route
-from rung.gateway.routes.changes.control import RESOURCES_LEVEL
 from rung.gateway.routes.directory.storage_area import area_of
 from rung.gateway.serializers.experiments import newest_checkpoint, submission_of
 from rung.storage import ObjectMissing, ObjectStore
@@ -295,7 +294,6 @@ async def put_on_record(
             # The checkpoint may have been retired meanwhile.
             start = await _resolve_start(context.models, fields, access)
         level = await context.level.read()
-        _check_limit(fields["resources"], level)
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
         workspace_id = proposal.place.workspace_id
         fields, source = await taken_out(
@@ -316,22 +314,6 @@ async def put_on_record(
     return experiment_id
 
 
-def _check_limit(resources: dict[str, Any], level: int) -> None:
-    """Refuse a limit that a searcher of an older release would pass over.
-
-    Raises:
-        Problem: the installation is not upgraded yet.
-    """
-    limit = resources.get("max_slot_hours")
-    if limit is not None and level < RESOURCES_LEVEL:
-        message = (
-            f"needs logic level {RESOURCES_LEVEL}, and this installation is at {level}: once all"
-            " replicas run this release, run `rung cluster upgrade`"
-        )
-        path = "resources.max_slot_hours"
-        raise refused([ProblemItem(path=path, message=message, value=shown(limit))])
-
-
 def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     context: Context,
     key: str | None,
@@ -344,7 +326,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
 ) -> list[Event]:
     """Return the facts of a submission: the checkpoint that it starts from is pinned first."""
     facts: list[Event] = []
-    area = area_of(context, proposal.place.workspace_id, level)
+    area = area_of(context, proposal.place.workspace_id)
     areas = {experiment_id: area} if area else {}
     if start is not None:
         pinned = CheckpointPinned(

@@ -22,15 +22,6 @@ from rung.gateway.projections.experiment import Experiment, phase_of
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.writes import is_repeated_of, key_of, once, stamp, write
 from rung.gateway.route import Handler, Route
-from rung.gateway.serializers.experiments import submission_of
-
-_LEVEL: Final = 2
-"""The logic level from which on single trials are ended, searches extended, and experiments
-deleted."""
-RESOURCES_LEVEL: Final = 3
-"""That from which on resources of experiments change."""
-RESTORING_LEVEL: Final = 3
-"""That of the installation from which on deletions of experiments can be taken back."""
 
 Control = Literal["pause", "resume", "cancel", "kill"]
 
@@ -87,53 +78,9 @@ async def kill_trial(request: web.Request) -> web.StreamResponse:
                 detail = f"trial {trial_id} has ended ({trial.closed}); it cannot be killed"
                 raise Problem(409, "ended", detail)
             check_phase(experiment, "killed", until_end=True)
-            check_level(experiment, "single trials of it cannot be killed")
             fact = TrialKillRequested(experiment_id=experiment.id, trial_id=trial_id)
             await write(context, [stamp(context, key, fact)])
     return reply(api.TrialAsked(trial_id=trial_id, requested="kill"), status=202)
-
-
-def check_level(experiment: Experiment, refusal: str, level: int = _LEVEL) -> None:
-    """Refuse what the searcher decides from a logic level on.
-
-    Raises:
-        Problem: the experiment has a lower level.
-    """
-    if submission_of(experiment).level < level:
-        detail = f"experiment {experiment.id} was submitted before an upgrade; {refusal}"
-        raise Problem(409, "old-level", detail)
-
-
-async def check_installed_level(
-    context: Context, needed: int = _LEVEL, *, there: str = "", instead: str = ""
-) -> None:
-    """Refuse what a replica or an agent of an older release would pass over, as `check_upgraded`.
-
-    Raises:
-        Problem: there may be one.
-    """
-    check_upgraded(await context.level.read(), needed, there=there, instead=instead)
-
-
-def check_upgraded(level: int, needed: int, *, there: str = "", instead: str = "") -> None:
-    """Refuse what needs a higher logic level of the installation.
-
-    Args:
-        level: of the installation.
-        needed: the lowest one that will do.
-        there: what holds below that, as the end of "where …".
-        instead: what can be done without an upgrade.
-
-    Raises:
-        Problem: the level is lower.
-    """
-    if level < needed:
-        detail = (
-            f"this installation is at logic level {level}{there and f', where {there}'}: once all"
-            " replicas and agents run this release, run `rung cluster upgrade`"
-            f"{instead and f'; {instead}'}"
-        )
-        raise Problem(409, "not-upgraded", detail)
 
 
 def check_phase(experiment: Experiment, done: str, *, until_end: bool = False) -> None:

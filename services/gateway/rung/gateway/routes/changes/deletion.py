@@ -55,7 +55,6 @@ from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import read_body
 from rung.gateway.requests.writes import is_repeated_of, key_of, once, stamp, write
 from rung.gateway.route import Body, Route
-from rung.gateway.routes.changes.control import RESTORING_LEVEL, check_installed_level
 from rung.gateway.serializers import experiments as serializers
 from rung.gateway.timestamp import timestamp
 from rung.methods.table import options_named
@@ -195,15 +194,6 @@ async def delete(  # noqa: PLR0913 - what a deletion consists of
     if not (dry_run or repeated):
         _check_versions(access, f"experiment {experiment.id}", experiment.id)
         _check_needs(f"experiment {experiment.id}", needs, force=force)
-        if until_ms is None:
-            await check_installed_level(context)
-        else:
-            await check_installed_level(
-                context,
-                RESTORING_LEVEL,
-                there="a deletion cannot be taken back",
-                instead="`--now` (`now=true`) deletes at once",
-            )
         fact = DeletionRequested(
             experiment_id=experiment.id,
             trials=len(experiment.trials),
@@ -230,7 +220,6 @@ async def delete_checkpoint(request: web.Request) -> web.StreamResponse:
         if not (query.dry_run or repeated):
             _check_versions(access_of(request), f"checkpoint {found.id}", experiment.id, found.id)
             _check_needs(f"checkpoint {found.id}", needs, force=query.force)
-            await check_installed_level(context)
             fact = CheckpointDeletionRequested(
                 experiment_id=experiment.id,
                 trial_id=found.trial_id,
@@ -291,7 +280,6 @@ async def retain(
     if not await is_repeated_of(context, key, experiment, retention_text(facts[0])):
         check_caught_up(context.models)
         if not dry_run:
-            await check_installed_level(context)
             stamped = [
                 stamp(context, key, fact, number=number) for number, fact in enumerate(facts, 1)
             ]
@@ -489,7 +477,6 @@ def superfluous(experiment: Experiment, wanted: api.Retention) -> list[Checkpoin
     if experiment.ended is None and _shares(experiment):
         return []
     submission = serializers.submission_of(experiment)
-    level = submission.level
     policy = Policy(
         metric=submission.metric,
         experiment_best=wanted.save_experiment_best,
@@ -515,7 +502,7 @@ def superfluous(experiment: Experiment, wanted: api.Retention) -> list[Checkpoin
             kept,
             best,
             ended=trial.closed is not None,
-            best_steps=trial.best.steps if trial.best is not None and level >= 4 else None,
+            best_steps=None if trial.best is None else trial.best.steps,
         )
         if not experiment.checkpoints[name].pinned_by
     ]

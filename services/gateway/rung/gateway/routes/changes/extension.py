@@ -26,7 +26,6 @@ from rung.gateway.projections.experiment_fold import PIN, extension_text
 from rung.gateway.requests.query import read_query
 from rung.gateway.requests.writes import is_repeated_of, key_of, once, stamp, write
 from rung.gateway.route import Route
-from rung.gateway.routes.changes.control import check_installed_level, check_level
 from rung.gateway.routes.submission import Proposal, put_on_record, read_code
 from rung.gateway.serializers.experiments import name_of, submission_of
 from rung.methods.method import TRIALS_MAX
@@ -66,10 +65,6 @@ async def extend_experiment(request: web.Request) -> web.StreamResponse:
         if not goes_on and await is_repeated_of(context, key, experiment, asked):
             return reply(_accepted(experiment.id, query), status=202)
         check_caught_up(context.models)
-        if experiment.ended is None:
-            check_level(experiment, "it cannot be extended before it has ended")
-        else:
-            await check_installed_level(context)
         _check(experiment, query)
         if experiment.ended is None:
             fact = ExtensionRequested(

@@ -33,7 +33,7 @@ from rung.gateway.requests.writes import (
     write,
 )
 from rung.gateway.route import Body, Route
-from rung.gateway.routes.changes.control import RESOURCES_LEVEL, check_level, check_phase
+from rung.gateway.routes.changes.control import check_phase
 from rung.gateway.serializers import experiments as serializers
 
 _BYTES_MAX: Final = 4_096
@@ -85,8 +85,6 @@ async def set_resources(
         return
     check_caught_up(context.models)
     check_phase(experiment, "given other resources")
-    refusal = "its priority, weight, limits and pool stay as they are"
-    check_level(experiment, refusal, RESOURCES_LEVEL)
     _check(context, experiment, wanted)
     check_resources(context, experiment, wanted)
     if version not in {None, experiment.resources.version}:

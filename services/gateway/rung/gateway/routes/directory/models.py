@@ -22,7 +22,6 @@ from rung.gateway.projections.experiment import Checkpoint, Experiment, checkpoi
 from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.requests.version import version_of
 from rung.gateway.route import Route
-from rung.gateway.routes.changes.control import check_installed_level
 from rung.gateway.routes.checkpoints import (
     FileQuery,
     reply_checkpoint,
@@ -49,8 +48,6 @@ from rung.gateway.serializers import experiments as serializers
 VIEW: Final = "model.view"
 EDIT: Final = "model.edit"
 DOWNLOAD: Final = "checkpoint.download"
-LEVEL: Final = 3
-"""The logic level of the installation from which on there are models."""
 _DIGITS_MAX: Final = 9
 _HINT: Final = "`rung model list` and GET /api/v1/models list those that you see"
 
@@ -117,7 +114,7 @@ async def create_model(request: web.Request) -> web.Response:
         labels=body.labels,
         metadata=body.metadata,
     )
-    await _make(asking, change)
+    await asking.make(change)
     return _reply(request, _still(state_of(request).models.get(change.model_id)), status=201)
 
 
@@ -133,7 +130,7 @@ async def change_model(request: web.Request) -> web.Response:
         labels=body.labels,
         metadata=body.metadata,
     )
-    await _make(asking, change, version_of(request))
+    await asking.make(change, expected=version_of(request))
     return _reply(request, _still(state_of(request).models.get(model.id)))
 
 
@@ -145,7 +142,7 @@ async def move_model(request: web.Request) -> web.Response:
     workspace = find_workspace(request, body.workspace, "workspace")
     access_of(request).check(EDIT, workspace.id, f"models of workspace {workspace.name}")
     change = changes.MoveModel(model_id=model.id, workspace_id=workspace.id)
-    await _make(asking, change, version_of(request))
+    await asking.make(change, expected=version_of(request))
     return _reply(request, _still(state_of(request).models.get(model.id)))
 
 
@@ -163,7 +160,7 @@ async def _archive(request: web.Request, *, archived: bool) -> web.Response:
     read_query(request, NoQuery)
     asking, model = Asking.of(request), _of_path(request, EDIT)
     change = changes.ArchiveModel(model_id=model.id, archived=archived)
-    await _make(asking, change, version_of(request))
+    await asking.make(change, expected=version_of(request))
     return _reply(request, _still(state_of(request).models.get(model.id)))
 
 
@@ -175,7 +172,7 @@ async def delete_model(request: web.Request) -> web.Response:
     if done is not None:
         return reply(api.Removed(id=done))
     model = _of_path(request, EDIT)
-    await _make(asking, changes.RemoveModel(model_id=model.id), version_of(request))
+    await asking.make(changes.RemoveModel(model_id=model.id), expected=version_of(request))
     return reply(api.Removed(id=model.id))
 
 
@@ -228,7 +225,7 @@ async def register_version(request: web.Request) -> web.Response:
         notes=body.notes,
         labels=body.labels,
     )
-    await _make(asking, change)
+    await asking.make(change)
     made = _still(state_of(request).model_versions.get(change.model_version_id))
     return _reply_version(made, status=201)
 
@@ -242,7 +239,7 @@ async def change_version(request: web.Request) -> web.Response:
     change = changes.ChangeVersion(
         model_version_id=version.id, name=body.name, notes=body.notes, labels=body.labels
     )
-    await _make(asking, change, version_of(request))
+    await asking.make(change, expected=version_of(request))
     return _reply_version(_still(state_of(request).model_versions.get(version.id)))
 
 
@@ -255,7 +252,7 @@ async def delete_version(request: web.Request) -> web.Response:
         return reply(api.Removed(id=done))
     version = _version_of_path(request, model)
     change = changes.RemoveVersion(model_version_id=version.id)
-    await _make(asking, change, version_of(request))
+    await asking.make(change, expected=version_of(request))
     return reply(api.Removed(id=version.id))
 
 
@@ -291,13 +288,6 @@ async def _stored(request: web.Request) -> tuple[Experiment, Checkpoint]:
 
 
 # What is shared.
-
-
-async def _make(
-    asking: Asking, change: changes.OfModels, expected: int | None = None
-) -> DirectoryChanged:
-    await check_installed_level(asking.context, LEVEL)
-    return await asking.make(change, expected=expected)
 
 
 def _of_path(request: web.Request, permission: str) -> Model:
