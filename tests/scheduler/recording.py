@@ -13,7 +13,6 @@ from typing import Final
 
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.events.installation import LEVEL, PoolUpgraded
-from support.runtime.decided import as_read
 from support.scheduler.scenario import (
     POOL,
     Pool,
@@ -147,9 +146,7 @@ def read(path: Path) -> list[Payload]:
 
 def recorded(path: Path) -> bytes:
     """Return a recorded history as today's release writes it, with fields that came since."""
-    return b"".join(
-        encode(decode(as_read(line))) + b"\n" for line in path.read_bytes().splitlines()
-    )
+    return b"".join(encode(decode(line)) + b"\n" for line in path.read_bytes().splitlines())
 
 
 def refold(facts: Iterable[Payload]) -> bytes:

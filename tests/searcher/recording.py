@@ -19,7 +19,6 @@ from rung.events.installation import LEVEL
 from rung.searcher.processor import Searcher
 from searcher.world import AND_RESOURCES, World
 from support.runtime.bare import Bare
-from support.runtime.decided import as_read
 from support.searcher.scenario import EXPERIMENT, config
 
 FOLDER: Final = Path(__file__).parent / "histories"
@@ -88,8 +87,8 @@ def read(path: Path) -> History:
 
 
 def recorded(path: Path) -> bytes:
-    """Return a recorded history: its decisions as they are, facts as they are read today."""
-    return b"".join(as_read(line) + b"\n" for line in path.read_bytes().splitlines())
+    """Return a recorded history."""
+    return path.read_bytes()
 
 
 def refold(history: History) -> bytes:

@@ -14,7 +14,6 @@ from rung.events import Payload, decision, decode, encode, fact
 from rung.events.directory import ChangeRequested
 from rung.events.installation import LEVEL
 from rung.sim.company import Company
-from support.runtime.decided import as_read
 
 FOLDER: Final = Path(__file__).parent / "histories"
 LEVELS: Final = range(1, LEVEL + 1)
@@ -69,9 +68,7 @@ def read(path: Path) -> list[Payload]:
 
 def recorded(path: Path) -> bytes:
     """Return a recorded history as today's release writes it, with fields that came since."""
-    return b"".join(
-        encode(decode(as_read(line))) + b"\n" for line in path.read_bytes().splitlines()
-    )
+    return b"".join(encode(decode(line)) + b"\n" for line in path.read_bytes().splitlines())
 
 
 def main() -> None:

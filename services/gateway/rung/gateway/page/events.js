@@ -61,7 +61,6 @@ const ENTRIES = {
   "trial.exited": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} ${d.outcome}${because(d.message)}`],
   "allocation.lost": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} lost${because(d.reason)}`],
   "allocation.dropped": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} dropped${because(d.reason)}`],
-  "run.ended": ["runs", (d) => `Trial ${trialOf(d)}: run ${d.run} ${d.outcome}${because(d.reason)}`],
   "trial.validated": ["validations", (d) => `Trial ${trialOf(d)} at step ${short(d.steps_completed)}: ${metricsOf(d.metrics)}`],
   "checkpoint.stored": ["checkpoints", (d) => `Trial ${trialOf(d)}: checkpoint at step ${short(d.steps_completed)}, ${bytes(d.size_bytes)}`],
   "checkpoint.damaged": ["checkpoints", (d) => `Trial ${trialOf(d)}: a checkpoint is damaged${because(d.reason)}`],
