@@ -1,9 +1,9 @@
 """`rung checkpoints`, `rung download`."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from cli.conftest import EXPERIMENT, Rung
 from support import recorded_answers
@@ -61,8 +61,8 @@ def test_download_chooses(server: Scripted, rung: Rung) -> None:
 def test_download_says_what_came(server: Scripted, rung: Rung, tmp_path: Path) -> None:
     """One file is one file; a deleted checkpoint is exit code 4, not an empty folder."""
     name, data = "a.1.1.1", b"weights"
-    digest = hashlib.sha256(data).hexdigest()
-    file = {"name": "model.pt", "size_bytes": len(data), "sha256": digest}
+    digest = blake3(data).hexdigest()
+    file = {"name": "model.pt", "size_bytes": len(data), "blake3": digest}
     shown = recorded_answers.checkpoint(name) | {"files": [file], "metadata": {}}
     server.on(f"/checkpoints/{name}", json_answer(shown))
     server.on(f"/checkpoints/{name}/file", Answer(200, data))
@@ -81,7 +81,7 @@ def test_download_says_which_one_came(server: Scripted, rung: Rung, tmp_path: Pa
     file = {
         "name": "model.pt",
         "size_bytes": len(data),
-        "sha256": hashlib.sha256(data).hexdigest(),
+        "blake3": blake3(data).hexdigest(),
     }
     shown = recorded_answers.checkpoint(name)
     note = "the nearest, of step 5, where acc has no value; there is none of step 200"

@@ -26,6 +26,15 @@ def test_a_file_that_a_loss_of_power_left_empty_is_written_anew(name: str, tmp_p
         assert folder.token == token
 
 
+@pytest.mark.parametrize("layout", ["0", "99"])
+def test_another_layout_is_refused(tmp_path: Path, layout: str) -> None:
+    """In a sentence with both, whichever is the older one; nothing is made there."""
+    (tmp_path / "version").write_text(f"{layout}\n")
+    with pytest.raises(DataFolderError, match=f"another Rung .layout {layout}; this one knows 1"):
+        DataFolder.open(tmp_path)
+    assert not (tmp_path / "token").exists()
+
+
 @pytest.mark.parametrize("name", ["version", "token"])
 def test_what_is_not_durable_is_not_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

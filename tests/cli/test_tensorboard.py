@@ -1,6 +1,5 @@
 """`rung tensorboard`: event files of curves, and the files that trials wrote themselves."""
 
-import hashlib
 import importlib.util
 import math
 import os
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from cli.conftest import EXPERIMENT, Rung
 from rung.cli.commands.tensorboard import NAME, BoardFiles, EventFile, Scalar, crc32c
@@ -89,7 +89,7 @@ def test_what_trials_wrote_themselves_lies_beside_it(
     curves.on(f"{EXPERIMENT}/checkpoints", json_answer({"items": items, "next_cursor": None}))
     trace = b"a trace"
     files = [
-        {"name": name, "size_bytes": len(trace), "sha256": hashlib.sha256(trace).hexdigest()}
+        {"name": name, "size_bytes": len(trace), "blake3": blake3(trace).hexdigest()}
         for name in ("model.pt", "tensorboard/plugins/node.pt.trace.json.gz")
     ]
     listed = {"file_count": len(files), "files": files, "metadata": {}}
@@ -159,8 +159,8 @@ def offer(server: Scripted) -> Offer:
         checkpoint = recorded_answers.checkpoint(
             f"{trial_id}.1.{steps}", trial_id=trial_id, steps_completed=steps
         )
-        digest = hashlib.sha256(data).hexdigest()
-        file = {"name": EVENTS, "size_bytes": len(data), "sha256": digest}
+        digest = blake3(data).hexdigest()
+        file = {"name": EVENTS, "size_bytes": len(data), "blake3": digest}
         path = f"/checkpoints/{checkpoint['id']}"
         server.on(path, json_answer(checkpoint | {"files": [file], "metadata": {}}))
         server.on(f"{path}/file", Answer(200, data))

@@ -73,8 +73,8 @@ def test_what_a_detached_one_said_is_for_its_owner(
     if before:
         said.touch(0o644)
     result = rung("up", "--detach", "--port", "0", "--data", str(data))
-    assert "newer Rung" in result.err
-    assert "newer Rung" in said.read_text()
+    assert "another Rung" in result.err
+    assert "another Rung" in said.read_text()
     assert said.stat().st_mode & 0o777 == 0o600
 
 

@@ -1,12 +1,12 @@
 """Downloads: whole and verified, or not at all."""
 
 import asyncio
-import hashlib
 import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from rung.client import AsyncClient, ClientError, Conflict, NotFound, Unreachable
 from support import recorded_answers
@@ -19,7 +19,7 @@ FILE = "/checkpoints/c1/file"
 def detail(files: dict[str, bytes]) -> dict[str, Any]:
     """Return the checkpoint that has these files."""
     entries = [
-        {"name": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        {"name": name, "size_bytes": len(data), "blake3": blake3(data).hexdigest()}
         for name, data in files.items()
     ]
     listed = {"files": entries, "metadata": {}}

@@ -137,7 +137,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_version_is_refused(tmp_path: Path) -> None:
     """Nothing in it is touched."""
     data = tmp_path / "data"
     data.mkdir()
@@ -145,7 +145,7 @@ def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     refused = Installation(data).rung("up", "--port", "0", check=False)
 
     assert refused.returncode == 6
-    assert "newer Rung" in refused.stderr
+    assert "another Rung" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (data / "ledger").exists()
 
@@ -226,7 +226,7 @@ def test_a_detached_one_says_why_it_cannot_stay(installation: Installation) -> N
 
     assert refused.returncode == 6
     assert refused.stdout == ""
-    assert "was written by a newer Rung" in refused.stderr
+    assert "was written by another Rung" in refused.stderr
     assert "agent.log" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not is_running(installation.folder)

@@ -247,13 +247,15 @@ async def test_missing_records(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_newer_version(tmp_path: Path) -> None:
-    """A ledger of a newer Rung is refused with both versions, and left alone."""
+@pytest.mark.parametrize("number", [0, 7])
+async def test_another_version(tmp_path: Path, number: int) -> None:
+    """A ledger of another Rung is refused with both versions, and left alone."""
     path = await filled(tmp_path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
-        database.execute("PRAGMA user_version = 7")
+        database.execute(f"PRAGMA user_version = {number}")
         database.execute("UPDATE ledger SET value = '9.1.0' WHERE name = 'rung'")
-    with pytest.raises(LedgerDamaged, match=r"newer Rung \(9\.1\.0, ledger version 7\).* 0\.1\.0"):
+    words = rf"another Rung \(9\.1\.0, ledger version {number}\).* 0\.1\.0"
+    with pytest.raises(LedgerDamaged, match=words):
         await SqliteLedger.open(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """Digests: the same whatever the way, for files of any size."""
 
 import errno
-import hashlib
 import os
 import threading
 from pathlib import Path
@@ -10,21 +9,18 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from rung.storage import ObjectError
 from rung.storage.checkpoint import digest
-from rung.storage.checkpoint.digest import CHUNK, digest_file, hasher
+from rung.storage.checkpoint.digest import CHUNK, digest_file
 
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17]
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
-    """Size and digest are those of all bytes, by either algorithm."""
+    """Size and digest are those of all bytes, whichever way it is read."""
     data = os.urandom(size)
     (tmp_path / "file").write_bytes(data)
     assert digest_file(tmp_path / "file") == (size, blake3(data).hexdigest())
-    expected = hashlib.sha256(data).hexdigest()
-    assert digest_file(tmp_path / "file", "sha256") == (size, expected)
     assert digest_file(tmp_path / "file", mapped=True) == (size, blake3(data).hexdigest())
 
 
@@ -71,9 +67,3 @@ def test_a_digest_that_is_given_up_reads_no_further(tmp_path: Path) -> None:
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]  # a generator
     assert threading.active_count() == before
-
-
-def test_an_unknown_algorithm_is_refused() -> None:
-    """What a newer Rung may use is not taken for damage."""
-    with pytest.raises(ObjectError, match="newer Rung"):
-        hasher("blake9")

@@ -49,7 +49,7 @@ def test_files_are_written_in_pieces(store: FolderStore, tmp_path: Path) -> None
     assert load_checkpoint(store, "exp", "a", tmp_path / "back") == written
     assert (tmp_path / "back" / "table").read_bytes() == TABLE
     assert (tmp_path / "back" / "sub" / "name").read_bytes() == b"a"
-    assert written.manifest.files["table"].algorithm == "blake3"
+    assert written.manifest.files["table"].blake3
 
 
 def test_it_does_not_exist_before_it_is_sealed(store: FolderStore) -> None:

@@ -167,8 +167,8 @@ class _Download:
             yield found
 
     def _check(self, path: Path, expected: CheckpointFile) -> None:
-        wanted = expected.sha256 or expected.blake3 or ""
-        size, found = digest_file(path, "sha256" if expected.sha256 else "blake3")
+        wanted = expected.blake3 or ""
+        size, found = digest_file(path)
         if size != expected.size_bytes or found != wanted:
             raise ClientError(
                 f"checkpoint {self._checkpoint.id}: {expected.name} is damaged (its digest is"

@@ -36,7 +36,6 @@ class CheckpointFile(Struct, kw_only=True):
     name: str
     size_bytes: int
     blake3: Annotated[str | None, Meta(description="BLAKE3 of its bytes")] = None
-    sha256: Annotated[str | None, Meta(description="SHA-256 of its bytes, if it is older")] = None
 
 
 class CheckpointDetail(Checkpoint, kw_only=True):

@@ -196,11 +196,12 @@ async def test_killed_while_it_is_set_aside(tmp_path: Path) -> None:
     await again.close()
 
 
-async def test_newer(outbox: Outbox) -> None:
-    """A file that a newer version wrote is refused."""
-    outbox._file._db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
+@pytest.mark.parametrize("layout", ["0", "99"])
+async def test_another_layout(outbox: Outbox, layout: str) -> None:
+    """A file that another version wrote is refused."""
+    outbox._file._db.execute("UPDATE mark SET value = ? WHERE name = 'layout'", (layout,))
     outbox._file._db.commit()
-    with pytest.raises(OutboxRefused, match="written by a newer Rung"):
+    with pytest.raises(OutboxRefused, match="written by another Rung"):
         Outbox(outbox._file.path).open("a1", "host")
 
 

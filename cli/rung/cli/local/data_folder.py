@@ -271,10 +271,10 @@ def _check_version(path: Path) -> None:
         raise DataFolderError(
             f'{file} says "{text}", which is no version: is {path} a data folder?'
         )
-    if int(text) > LAYOUT_VERSION:
+    if int(text) != LAYOUT_VERSION:
         raise DataFolderError(
-            f"{path} was written by a newer Rung (layout {text}; this one knows "
-            f"{LAYOUT_VERSION}): upgrade Rung, or choose another folder with --data"
+            f"{path} was written by another Rung (layout {text}; this one knows "
+            f"{LAYOUT_VERSION}): install that one, or choose another folder with --data"
         )
 
 

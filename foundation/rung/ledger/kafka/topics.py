@@ -157,7 +157,7 @@ async def read_identity(cluster: Cluster, reader: Reader) -> Identity | None:
     """Return the identity of the ledger on a cluster, None if it was not created yet.
 
     Raises:
-        LedgerDamaged: it is of a newer version, or its record is damaged.
+        LedgerDamaged: it is of another version, or its record is damaged.
     """
     name = cluster.address.topic(IDENTITY)
     if name not in cluster.topics:
@@ -172,8 +172,8 @@ async def read_identity(cluster: Cluster, reader: Reader) -> Identity | None:
         raise LedgerDamaged(f"{name} does not hold the ledger's identity: {error}") from error
     if found.version != _FORMAT:
         raise LedgerDamaged(
-            f"{cluster.address} was made by a newer Rung (version {found.version} of the layout; "
-            f"this one knows {_FORMAT}). Upgrade Rung"
+            f"{cluster.address} was made by another Rung (version {found.version} of the layout; "
+            f"this one knows {_FORMAT}). Install that one"
         )
     return found
 

@@ -104,7 +104,7 @@ def create(path: Path, partitions: int) -> None:
 
 
 def check_version(database: sqlite3.Connection, path: Path) -> None:
-    """Check that a file is a ledger of a version that this release reads.
+    """Check that a file is a ledger of the version that this release reads.
 
     Raises:
         LedgerDamaged: it is not.
@@ -116,12 +116,12 @@ def check_version(database: sqlite3.Connection, path: Path) -> None:
             f"{path} is an SQLite database, but not a ledger of Rung. Move it away, or name "
             "another data folder"
         )
-    if found > VERSION:
+    if found != VERSION:
         (writer,) = database.execute("SELECT value FROM ledger WHERE name = 'rung'").fetchone()
         raise LedgerDamaged(
-            f"{path} was written by a newer Rung ({writer}, ledger version {found}); this is "
-            f"Rung {version('rung')}, which reads ledgers up to version {VERSION}. "
-            "Upgrade Rung, or name another data folder"
+            f"{path} was written by another Rung ({writer}, ledger version {found}); this is "
+            f"Rung {version('rung')}, which reads version {VERSION}. "
+            "Install that one, or name another data folder"
         )
 
 

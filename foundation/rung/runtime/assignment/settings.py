@@ -22,7 +22,7 @@ def client_id_of(level: int) -> str:
 
 
 def level_of_client(client_id: str) -> int:
-    """Return the newest logic level of a replica; 1 of a release before levels."""
+    """Return the newest logic level of a replica; 1 where its client id names none."""
     found = _CLIENT.fullmatch(client_id)
     return 1 if found is None else int(found[1])
 

@@ -6,8 +6,7 @@ second time. Two checks find it:
 
 * the record of an import has count and digest of the imported decisions, key by key;
 * a relayed decision names that decision and the ledger in which it was relayed: for one decision
-  one ledger, the former or the new one. This needs no record of an import, so it also finds
-  imports by earlier releases.
+  one ledger, the former or the new one. This needs no record of an import.
 """
 
 from collections.abc import AsyncIterator

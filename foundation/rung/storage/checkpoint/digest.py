@@ -3,12 +3,11 @@
 A thread reads a file ahead while the bytes before are digested, so that the time is that of the
 disk. Files that no other process can truncate may be mapped instead (a truncated mapping kills its
 readers): what is in the page cache is digested in place by several threads, and a thread reads the
-rest. Checkpoints of before BLAKE3 have SHA-256; both are supported.
+rest.
 """
 
 import contextlib
 import errno
-import hashlib
 import mmap
 import os
 import stat
@@ -18,8 +17,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from blake3 import blake3
-
-from rung.events.errors import ObjectError
 
 CHUNK: Final = 8 << 20
 """Bytes of a chunk."""
@@ -41,32 +38,23 @@ class Hasher(Protocol):
         ...
 
 
-def hasher(algorithm: str = "blake3", *, threads: int = 1) -> Hasher:
-    """Return a new hasher; BLAKE3 may use several threads.
-
-    Raises:
-        ObjectError: no such algorithm is known here.
-    """
-    if algorithm == "blake3":
-        made: Hasher = blake3(max_threads=threads)
-        return made
-    if algorithm == "sha256":
-        return hashlib.sha256()
-    raise ObjectError(f"digests by {algorithm!r} are not known; a newer Rung wrote them")
+def hasher(*, threads: int = 1) -> Hasher:
+    """Return a new BLAKE3 hasher, which may use several threads."""
+    made: Hasher = blake3(max_threads=threads)
+    return made
 
 
-def digest_file(path: Path, algorithm: str = "blake3", *, mapped: bool = False) -> tuple[int, str]:
+def digest_file(path: Path, *, mapped: bool = False) -> tuple[int, str]:
     """Return the size of a file and the digest of its bytes.
 
     Args:
         path: of the file.
-        algorithm: of the digest.
         mapped: whether no other process can truncate the file.
 
     Raises:
         OSError: it cannot be read.
     """
-    found, size = hasher(algorithm, threads=_THREADS if mapped else 1), 0
+    found, size = hasher(threads=_THREADS if mapped else 1), 0
     for chunk in _mapped(path) if mapped else chunks_of(path):
         found.update(chunk)
         size += len(chunk)

@@ -5,8 +5,8 @@ manifest the checkpoint does not exist: its writer was killed. The manifest also
 digest, so that a single flipped bit anywhere is found. A file that did not change since the
 checkpoint before is stored once, see `rung.storage.checkpoint.deduplication`.
 
-Manifests have a format: 1 digested files by SHA-256, 2 does by BLAKE3. Both are read. The manifest
-itself is digested by SHA-256 in both.
+Files are digested by BLAKE3, the manifest itself by SHA-256. It has the number of its format; one
+of another format is refused.
 """
 
 import hashlib
@@ -49,13 +49,9 @@ class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     size_bytes: int
     blake3: str = ""
     sha256: str = ""
+    """Of the manifest itself, which has no BLAKE3 digest."""
     mode: int = MODE
     """Its permissions, as of `os.chmod`; those of copies are set to it."""
-
-    @property
-    def algorithm(self) -> str:
-        """The algorithm of the digest."""
-        return "sha256" if self.sha256 else "blake3"
 
     @property
     def digest(self) -> str:
@@ -122,7 +118,7 @@ class _Sealed(Struct, frozen=True):
 class _Format(Struct, frozen=True):
     """The field that manifests of all formats have."""
 
-    format: int = 1
+    format: int
 
 
 def checkpoint_prefix(experiment_id: str, checkpoint_id: str) -> str:
@@ -162,7 +158,7 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
     Raises:
         ObjectMissing: there is none; the checkpoint was never completed, or is deleted.
         ObjectDamaged: its bytes are not those that were written, or a value is impossible.
-        ObjectError: a newer Rung wrote it, or the store refused.
+        ObjectError: a Rung of another format wrote it, or the store refused.
     """
     name = checkpoint_prefix(experiment_id, checkpoint_id) + MANIFEST
     data = store.read(name, 0, MANIFEST_BYTES_MAX + 1)
@@ -174,8 +170,9 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
         if hashlib.sha256(body).hexdigest() != sealed.sha256:
             raise ObjectDamaged(f"{name}: its bytes are not those that were written (digest)")
         written = msgspec.json.decode(body, type=_Format).format
-        if written > FORMAT:
-            raise ObjectError(f"{name}: format {written} was written by a newer Rung")
+        if written != FORMAT:
+            text = f"format {written} was written by another Rung; this one reads format {FORMAT}"
+            raise ObjectError(f"{name}: {text}")
         manifest = msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ObjectDamaged(f"{name}: is no manifest: {error}") from error
@@ -197,8 +194,8 @@ def _check(manifest: Manifest, experiment_id: str, checkpoint_id: str) -> None:
         raise ObjectError(f"it is that of {manifest.checkpoint_id!r} of {whose!r}")
     for name, entry in manifest.files.items():
         check_file(name)
-        if not _DIGEST.fullmatch(entry.digest):
-            raise ObjectError(f"{name!r} has no digest of 64 hexadecimal digits")
+        if entry.sha256 or not _DIGEST.fullmatch(entry.blake3):
+            raise ObjectError(f"{name!r} has no BLAKE3 digest of 64 hexadecimal digits")
         if not 0 <= entry.size_bytes <= SIZE_BYTES_MAX:
             raise ObjectError(f"{name!r} cannot have {entry.size_bytes} bytes")
         parts = name.split("/")
@@ -241,9 +238,7 @@ def compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry
         )
 
 
-def measure(path: Path, algorithm: str = "blake3", *, mapped: bool = False) -> FileEntry:
+def measure(path: Path, *, mapped: bool = False) -> FileEntry:
     """Return the entry of a file; `mapped` as for `digest_file`."""
-    size, digest = digest_file(path, algorithm, mapped=mapped)
-    if algorithm == "sha256":
-        return FileEntry(size_bytes=size, sha256=digest)
+    size, digest = digest_file(path, mapped=mapped)
     return FileEntry(size_bytes=size, blake3=digest)

@@ -53,7 +53,7 @@ def load_checkpoint(
         name, expected = file
         target = folder / check_name(name)
         _get(store, stored, name, target)
-        found = measure(target, expected.algorithm, mapped=True)
+        found = measure(target, mapped=True)
         compare(checkpoint_id, name, expected, found)
 
     in_parallel(store.parallel, get, list(stored.manifest.files.items()))
@@ -140,7 +140,7 @@ def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoin
         try:
             with source.opened(prefix + name) as opened:
                 path = path_of(opened.fileno())
-                compare(checkpoint_id, name, expected, measure(path, expected.algorithm))
+                compare(checkpoint_id, name, expected, measure(path))
                 target.put(prefix + name, path)
         except ObjectMissing as error:
             raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing") from error
@@ -211,4 +211,4 @@ def _check(
 ) -> None:
     if not path.is_file():
         raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing")
-    compare(checkpoint_id, name, expected, measure(path, expected.algorithm, mapped=mapped))
+    compare(checkpoint_id, name, expected, measure(path, mapped=mapped))

@@ -285,9 +285,9 @@ class OutboxFile:
         for name in ("layout", "incarnation", "forgotten"):
             if not str(marks[name]).isdecimal():
                 raise _Damaged(f"the mark {name} is {marks[name]!r}, which is not a number")
-        if int(marks["layout"]) > _LAYOUT:
+        if int(marks["layout"]) != _LAYOUT:
             raise OutboxRefused(
-                f"the agent's outbox {self.path} was written by a newer Rung; install that, or "
+                f"the agent's outbox {self.path} was written by another Rung; install that, or "
                 "give the agent another folder"
             )
         if agent_id not in {None, marks["agent_id"]}:

@@ -9,13 +9,14 @@ reached by a damaged one.
 """
 
 import asyncio
+import hashlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final, NamedTuple
 
 from rung.storage import FileEntry, ObjectDamaged, ObjectStore
-from rung.storage.checkpoint.digest import hasher
+from rung.storage.checkpoint.digest import Hasher, hasher
 
 CHUNK: Final = 4 * 1024 * 1024
 FETCHED_FIRST: Final = 16 * 1024 * 1024
@@ -79,7 +80,7 @@ class Integrity:
             ObjectError: it cannot be read.
         """
         key = await self._key(file)
-        digest = None if key in self._known else hasher(file.entry.algorithm)
+        digest = None if key in self._known else _hasher_of(file.entry)
         whole = (begin, end) == (0, file.entry.size_bytes)
         if digest is not None and not whole:  # replaced since it was checked
             raise file.damaged("was replaced while it was sent")
@@ -121,7 +122,7 @@ class Integrity:
             check.exception()  # raised by those that wait for it, if any does
 
     async def _digest(self, file: CheckedFile, key: tuple[str, str, str]) -> None:
-        digest = hasher(file.entry.algorithm)
+        digest = _hasher_of(file.entry)
         size = 0
         store = self._store.area(file.area)
         async with self._room:
@@ -152,3 +153,8 @@ class Integrity:
         self._known[key] = None
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
+
+
+def _hasher_of(entry: FileEntry) -> Hasher:
+    """Return a hasher as for the digest of a file; that of a manifest is SHA-256."""
+    return hashlib.sha256() if entry.sha256 else hasher()

@@ -91,12 +91,7 @@ async def reply_checkpoint(
         api.CheckpointDetail(
             **structs.asdict(shown),
             files=[
-                api.CheckpointFile(
-                    name=name,
-                    size_bytes=entry.size_bytes,
-                    blake3=entry.blake3 or None,
-                    sha256=entry.sha256 or None,
-                )
+                api.CheckpointFile(name=name, size_bytes=entry.size_bytes, blake3=entry.blake3)
                 for name, entry in files.items()
             ],
             metadata=stored.manifest.metadata if stored else {},
