@@ -14,7 +14,7 @@ import json
 import random
 import sys
 import types
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
@@ -38,6 +38,11 @@ _CONSTANTS: Final = (
     np.ufunc,
 )
 _SEQUENCES: Final = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_OF_TORCH: Final = ("dtype", "device")
+_FACTORIES: Final = {
+    getattr(each, "__name__", ""): each for each in (None, int, float, str, list, dict, set)
+}
+"""What default dicts make, by name."""
 _MAPPINGS: Final = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 
 
@@ -99,7 +104,7 @@ class Writer:
         if isinstance(value, _CONSTANTS) or id(value) in self._foreign:
             return {"constant": None}
         own = (*above, id(value))
-        for kind in (self._array, self._container, self._generator, self._object):
+        for kind in (self._array, self._constant, self._container, self._generator, self._object):
             found = kind(value, own)
             if found is not None:
                 return found
@@ -128,25 +133,38 @@ class Writer:
             "device": value.device.type,
         }
 
-    def _container(self, value: Any, own: tuple[int, ...]) -> Any:  # noqa: PLR0911 - as many kinds
+    def _constant(self, value: Any, _own: tuple[int, ...]) -> Any:
         match value:
             case enum.Enum():
-                return {"enum": value.name}
+                return {"enum": value.name, "type": _name_of(type(value))}
             case bytes():
                 return {"bytes": value.hex()}
             case PurePath():
                 return {"path": str(value)}
+            case _ if type(value).__module__ == "torch" and type(value).__name__ in _OF_TORCH:
+                return {"torch": str(value).removeprefix("torch."), "is": type(value).__name__}
+            case _:
+                return None
+
+    def _container(self, value: Any, own: tuple[int, ...]) -> Any:  # noqa: PLR0911 - as many kinds
+        match value:
             case dict():
                 items = [[self.tree(k, own), self.tree(v, own)] for k, v in value.items()]
-                return {"mapping": items, "type": type(value).__name__}
+                kind = {"type": type(value).__name__}
+                if type(value) is defaultdict and value.default_factory in _FACTORIES.values():
+                    kind["factory"] = getattr(value.default_factory, "__name__", "")
+                return {"mapping": items} | kind
             case set() | frozenset():
                 found = [self.tree(each, own) for each in value]
-                kind = "set" if isinstance(value, set) else "frozenset"
-                return {kind: sorted(found, key=json.dumps)}
+                name = "set" if isinstance(value, set) else "frozenset"
+                return {name: sorted(found, key=json.dumps)}
             case list():
                 return {"list": [self.tree(each, own) for each in value]}
             case tuple():
-                return {"tuple": [self.tree(each, own) for each in value]}
+                items = [self.tree(each, own) for each in value]
+                if hasattr(value, "_fields"):
+                    return {"record": items, "type": _name_of(type(value))}
+                return {"tuple": items}
             case deque():
                 found = [self.tree(each, own) for each in value]
                 return {"deque": found, "maxlen": value.maxlen}
@@ -210,14 +228,21 @@ class Reader:
                 return self._arrays[name][()]
             case {"tensor": name}:
                 return self._tensor(self._arrays[name], tree)
-            case {"enum": name}:
-                return type(self._there(current, enum.Enum))[name]
+            case {"enum": name, "type": kind}:
+                return self._class(kind, current, enum.Enum)[name]
+            case {"record": items, "type": kind}:
+                made = self._class(kind, current, tuple)
+                before = current if isinstance(current, tuple) else ()
+                return made(*self._items(items, before))
             case {"bytes": text}:
                 return bytes.fromhex(text)
             case {"path": text}:
                 return type(current)(text) if isinstance(current, PurePath) else Path(text)
-            case {"mapping": items, "type": kind}:
-                return self._mapping(items, kind, current)
+            case {"torch": name, "is": kind}:
+                torch: Any = importlib.import_module("torch")
+                return torch.device(name) if kind == "device" else getattr(torch, name)
+            case {"mapping": items}:
+                return self._mapping(items, tree, current)
             case {"deque": items, "maxlen": most}:
                 return self._filled(items, current, deque, lambda found: deque(found, most))
             case {"generator": state}:
@@ -244,28 +269,39 @@ class Reader:
         make: Callable[[list[Any]], Any],
     ) -> Any:
         there = isinstance(current, kind)
-        indexed = list(current) if there and kind is not set and kind is not frozenset else []
-        found = [
-            self.value(each, indexed[index] if index < len(indexed) else None)
-            for index, each in enumerate(items)
-        ]
-        if there and hasattr(current, "_fields"):
-            return type(current)(*found)
+        found = self._items(items, current if there and kind not in {set, frozenset} else ())
         if not there or not hasattr(current, "clear"):
             return make(found)
         current.clear()
         current.update(found) if kind is set else current.extend(found)
         return current
 
-    def _mapping(self, items: list[list[Any]], kind: str, current: Any) -> Any:
+    def _items(self, items: list[Any], current: Iterable[Any]) -> list[Any]:
+        indexed = list(current)
+        indexed += [None] * len(items)
+        return [self.value(*both) for both in zip(items, indexed, strict=False)]
+
+    def _class(self, name: list[str], current: Any, kind: type) -> Any:
+        """Return a class of the script by its name; nothing is imported for it."""
+        found: Any = sys.modules.get(name[0])
+        for part in name[1].split("."):
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, kind):
+            return found
+        return type(self._there(current, kind))
+
+    def _mapping(self, items: list[list[Any]], tree: Mapping[str, Any], current: Any) -> Any:
+        kind = tree["type"]
         there = isinstance(current, dict) and type(current).__name__ == kind
-        if not there and kind not in _MAPPINGS:
+        if not there and kind not in _MAPPINGS and "factory" not in tree:
             self._there(None, dict)
         before = dict(current) if there else {}
         found = {}
         for key, each in items:
             key = self.value(key, None)  # noqa: PLW2901 - read
             found[key] = self.value(each, before.get(key))
+        if not there and "factory" in tree:
+            return defaultdict(_FACTORIES[tree["factory"]], found)
         if not there:
             return _MAPPINGS[kind](found)
         current.clear()
@@ -300,7 +336,8 @@ class Reader:
     def _tensor(self, array: Any, tree: dict[str, Any]) -> Any:
         torch: Any = importlib.import_module("torch")
         flat = torch.from_numpy(array.copy()).view(getattr(torch, tree["dtype"]))
-        return flat.reshape(tree["shape"]).to(tree["device"])
+        away = tree["device"] == "cuda" and not torch.cuda.is_available()
+        return flat.reshape(tree["shape"]).to("cpu" if away else tree["device"])
 
     def _there(self, current: Any, kind: type) -> Any:
         if current is None or not isinstance(current, kind):
@@ -309,6 +346,10 @@ class Reader:
                 "not have: make it before the first batch, in __init__ or where training begins"
             )
         return current
+
+
+def _name_of(kind: type) -> list[str]:
+    return [kind.__module__, kind.__qualname__]
 
 
 def _memory(value: Any) -> int | None:
