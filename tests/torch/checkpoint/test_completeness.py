@@ -54,7 +54,10 @@ def nothing(trial: PlainTrial) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (second, r"PlainTrial\.critic .*`self\.critic = context\.wrap_model"),
+        (
+            second,
+            r"PlainTrial\.critic .*`self\.critic = context\.wrap_model\(…\)`, or `context\.keep",
+        ),
         (listed, r"`self\.parts\['heads'\]\[0\] = context\.wrap_model"),
         (optimizer, r"`self\.other = context\.wrap_optimizer"),
         (scheduler, r"`self\.decay = context\.wrap_lr_scheduler"),

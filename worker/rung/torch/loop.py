@@ -25,6 +25,7 @@ from rung.torch.checkpoint import state
 from rung.torch.checkpoint.completeness import demand_complete
 from rung.torch.checkpoint.files import read
 from rung.torch.checkpoint.saver import Saver
+from rung.torch.checkpoint.untracked_state import UntrackedState
 from rung.torch.context import TrialContext
 from rung.torch.data.training_data import TrainingData
 from rung.torch.metrics.reporting import Reporter
@@ -94,13 +95,15 @@ class Loop:
         """Train from the trial's current state to the end of this run.
 
         Raises:
-            IncompleteCheckpoint: the trial trains objects that are not in its checkpoints.
+            IncompleteCheckpoint: the trial trains objects that are not in its checkpoints, or has
+                changed what a run that resumes could not set again.
             NotPlain: a state contains values that checkpoints cannot.
         """
         demand_complete(self._trial, self._context)
         state.demand_storable(self._parts, self._data.parts)
         for model in self._context.models:
             model.train()
+        self._untracked = UntrackedState(self._parts, self._data.dataset, self._data.samplers)
         size = self._data.batch_size
         if size is not None:
             size = size._replace(accumulated=self._context.aggregation_frequency)
@@ -137,8 +140,11 @@ class Loop:
             leaving = self._core.preempt.should_preempt()
         while not leaving:
             progress = self._progress
+            self._untracked.rewind_data()
+            self._untracked.begin_epoch()
             self._data.start(progress.epochs, self._data_state, progress.batch_in_epoch)
             self._data_state = None
+            self._untracked.forward_data()
             if generators is not None:
                 rng.restore(generators)
                 generators = None
@@ -266,7 +272,11 @@ class Loop:
 
     def _capture(self) -> state.Captured:
         data = self._data
-        return state.capture(self._parts, data.state(), fetched=data.share > 0)
+        self._untracked.demand_structure()
+        captured = state.capture(self._parts, data.state(), fetched=data.share > 0)
+        between_epochs = self._progress.batch_in_epoch == 0
+        captured.untracked = self._untracked.capture(captured, between_epochs=between_epochs)
+        return captured
 
     def _restore(self, checkpoint_id: str) -> rng.Generators | None:
         """Restore a checkpoint; return the generators' states, to be set last.
@@ -279,14 +289,18 @@ class Loop:
             captured = read(files, len(self._context.models))
             for hook in self._hooks:
                 hook.on_checkpoint_load_start(captured.training)
+            info = self._core.info
+            trained_by: str = captured.trainer["trial_id"]
+            foreign = info.managed and trained_by.rpartition(".")[0] != info.trial.experiment_id
+            if not foreign:
+                self._untracked.apply_structure(captured.untracked)
             built = determinism.learning_rates(self._context.optimizers)
             state.apply(self._parts, captured)
             if self._is_chief:
                 determinism.log_rates(built, determinism.learning_rates(self._context.optimizers))
-            info = self._core.info
-            trained_by: str = captured.trainer["trial_id"]
-            if info.managed and trained_by.rpartition(".")[0] != info.trial.experiment_id:
+            if foreign:
                 return self._beginning
+            self._untracked.apply()
             state.apply_moment(self._parts, captured)
             if self._is_chief:
                 log_differences(captured.trainer.get("machine"), determinism.machine())

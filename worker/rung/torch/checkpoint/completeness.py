@@ -3,7 +3,8 @@
 A checkpoint contains wrapped objects (`wrap_model`, `wrap_optimizer`, `wrap_lr_scheduler`),
 objects passed to `keep`, and the trial's own `state_dict`. These are compared with the models,
 optimizers and schedulers that the trial's attributes reach, and with the parameters of wrapped
-optimizers. A model without trainable parameters need not be in a checkpoint.
+optimizers. A model without trainable parameters need not be wrapped: if it changes, for example as
+an average of another one, `untracked_state` notices that and keeps it.
 """
 
 from collections.abc import Container, Iterator
@@ -66,8 +67,8 @@ def _missing(trial: Any, context: TrialContext) -> list[str]:
             case nn.Module() if lacks(thing):
                 found.append(
                     f"the model {place} is not wrapped: write `self.{name} ="
-                    " context.wrap_model(…)`, or call its requires_grad_(False) if it is not"
-                    " trained"
+                    f" context.wrap_model(…)`, or `context.keep({name!r}, …)` if no optimizer"
+                    " trains it, as with an average of the weights or a target network"
                 )
             case Optimizer() if not any({"state", "param_groups"} <= keys for keys in states):
                 found.append(

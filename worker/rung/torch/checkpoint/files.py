@@ -8,6 +8,8 @@
     training.pt      optimizers, schedulers, scaler, gradients, torch's generators, position in
                      the data, averages, objects passed to `keep` (an EMA copy, for example), the
                      trial's and the callbacks' own state
+    untracked.pt     what has changed beside these states, if anything has
+                     (`rung.torch.checkpoint.untracked_state`)
     trainer.json     counters, Python's and NumPy's generators, properties of the machine
 
 The chief writes everything but the other ranks' parts. `divided` assigns sharded tensors to ranks
@@ -25,7 +27,7 @@ import msgspec
 
 from rung import core
 from rung.storage.checkpoint.writer import Sink
-from rung.torch.checkpoint import tensor_file
+from rung.torch.checkpoint import changes, tensor_file
 from rung.torch.checkpoint.snapshot import Snapshot
 from rung.torch.checkpoint.state import Captured
 
@@ -66,6 +68,7 @@ def divided(captured: Captured, ranks: core.DistributedContext) -> Captured:
         models=[],
         training=training if ranks.is_chief else {},
         trainer=captured.trainer | {"format": FORMAT_SHARDED},
+        untracked=captured.untracked,
         share=Share(found, frozen, ranks),
     )
 
@@ -74,10 +77,11 @@ def copied(captured: Captured, snapshot: Snapshot) -> Captured:
     """Return a captured state that does not change when training goes on."""
     models = snapshot.take(captured.models)
     training = snapshot.take(captured.training)
+    untracked = snapshot.take(captured.untracked)
     if captured.share is not None:
         captured.share.copy(snapshot)
     snapshot.settle()
-    return msgspec.structs.replace(captured, models=models, training=training)
+    return msgspec.structs.replace(captured, models=models, training=training, untracked=untracked)
 
 
 def files_of(captured: Captured) -> dict[str, File]:
@@ -97,6 +101,8 @@ def files_of(captured: Captured) -> dict[str, File]:
             rest = {name: it for name, it in model.items() if name in frozen}
             files[_model_file(index, ".frozen")] = File(partial(tensor_file.save, rest), True)  # noqa: FBT003 - a record
     files["training.pt"] = File(partial(tensor_file.save, captured.training))
+    if captured.untracked is not None:
+        files[changes.FILE] = File(partial(tensor_file.save, captured.untracked))
     text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
     files["trainer.json"] = File(lambda sink: sink.write(text.encode()))
     return files
@@ -136,19 +142,21 @@ def read(files: Mapping[str, Path], models: int) -> Captured:
     }
     training |= tensor_file.owned(rest)
     trainer = json.loads(files["trainer.json"].read_text(encoding="utf-8"))
+    untracked = None
+    if changes.FILE in files:
+        untracked = tensor_file.owned(tensor_file.load(files[changes.FILE]))
+    captured = Captured(models=[], training=training, trainer=trainer, untracked=untracked)
     found = training.pop("models", None)
     if found is not None:
-        return _in_pieces(
-            Captured(models=found[:models], training=training, trainer=trainer), files
-        )
-    found = []
+        captured.models = found[:models]
+        return _in_pieces(captured, files)
     for index in range(models):
         state = tensor_file.load(files[_model_file(index)])
         frozen = files.get(_model_file(index, ".frozen"))
         if frozen is not None:
             state.update(tensor_file.load(frozen))
-        found.append(state)
-    return Captured(models=found, training=training, trainer=trainer)
+        captured.models.append(state)
+    return captured
 
 
 def _in_pieces(captured: Captured, files: Mapping[str, Path]) -> Captured:

@@ -6,7 +6,8 @@ number of ranks; with another number, all ranks but the first get new generators
 tensors each rank has its parts. `files` writes and reads captured states.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -23,12 +24,16 @@ from rung.torch.torch_compile import plain_name, with_own_names, with_plain_name
 from rung.torch.trial import Trial
 from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
+from rung.training.errors import NotResumable
 from rung.training.plan import Progress
 from rung.training.states import rank_states
 
 FORMAT: Final = 1
 FROZEN_BYTES_MIN: Final = 1 << 20
 """From this size on, parameters that are not trained are stored in a separate file."""
+
+_MISFIT: Final = ("loading state_dict", "loaded state dict")
+"""In torch's errors for a state that does not fit."""
 
 
 class Parts(Struct, kw_only=True):
@@ -56,6 +61,8 @@ class Captured(Struct, kw_only=True):
     """For each model, the names of the parameters that are not trained."""
     sharded: bool = False
     """Whether each rank has parts of the tensors."""
+    untracked: dict[str, Any] | None = None
+    """What has changed beside the states, `untracked_state`; None: nothing."""
     share: Any = None
     """The tensors that this rank writes, a `Share`; set by `files.divided`."""
 
@@ -143,21 +150,42 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
 
 
 def apply(parts: Parts, captured: Captured) -> None:
-    """Set models, optimizers, schedulers and the scaler."""
+    """Set models, optimizers, schedulers and the scaler.
+
+    Raises:
+        NotResumable: a model or an optimizer is another than that of the checkpoint.
+    """
     context, training = parts.context, captured.training
     for model, state in zip(context.models, captured.models, strict=True):
-        sharded_tensors.load(model, with_own_names(model, state))
+        with _misfit_named(f"the model {type(model).__name__}"):
+            sharded_tensors.load(model, with_own_names(model, state))
     for optimizer, state in zip(context.optimizers, training["optimizers"], strict=True):
-        if tensor_file.is_taken_in_whole(optimizer):
-            sharded_tensors.load_optimizer(optimizer, state)
-            tensor_file.own_the_rest(optimizer)
-        else:
-            sharded_tensors.load_optimizer(optimizer, tensor_file.owned(state))
+        with _misfit_named(f"the optimizer {type(optimizer).__name__}"):
+            if tensor_file.is_taken_in_whole(optimizer):
+                sharded_tensors.load_optimizer(optimizer, state)
+                tensor_file.own_the_rest(optimizer)
+            else:
+                sharded_tensors.load_optimizer(optimizer, tensor_file.owned(state))
     for scheduled, state in zip(context.schedulers, training["schedulers"], strict=True):
         scheduled.scheduler.load_state_dict(state)
     context.schedulers.go_on(training.get("scheduler_steps"))
     if context.scaler is not None and training["scaler"]:  # {}: it was disabled
         context.scaler.load_state_dict(training["scaler"])
+
+
+@contextmanager
+def _misfit_named(owner: str) -> Iterator[None]:
+    """Replace torch's errors for a state that does not fit by one of a single line."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        if not any(words in text for words in _MISFIT):
+            raise
+        raise NotResumable(
+            f"{owner} is not as it was when the checkpoint was stored, so make it in __init__ as"
+            f" it was then: {text}"
+        ) from error
 
 
 def apply_moment(parts: Parts, captured: Captured) -> None:

@@ -2,8 +2,9 @@
 
 A sampler draws from generators that are seeded for the epoch and restored afterwards. So order and
 model do not affect each other's random numbers, and a resumed epoch has the same order. A sampler
-with `state_dict` and `load_state_dict`, which may change during training, is set to its state at
-the epoch's start, draws the order, and is then set to its state at the checkpoint.
+that changes during training is set to its state at the epoch's start, draws the order, and is then
+set to its state at the checkpoint: that of its `state_dict` and `load_state_dict`, or its
+attributes that have changed.
 
 An epoch's order is drawn at its start, limited to the sampler's length, so that endless samplers
 have epochs, too. A sampler without a length draws as the epoch goes on, from separate generators;
@@ -18,13 +19,15 @@ part of every entry, so the number of ranks affects neither the order nor the po
 
 import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import structlog
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from rung.torch.checkpoint.changes import Changes
+from rung.torch.checkpoint.reachable import World
 from rung.torch.data.dataset_proxy import Forwarding
 from rung.torch.determinism import is_kept
 from rung.training.rng import (
@@ -91,9 +94,11 @@ class EpochOrder(Sampler[Any]):
         self._seed = seed
         self.tagged = tagged
         """Whether entries come with a seed for fetching them, as workers need."""
-        self._states = [it for it in self.samplers if is_kept(it)]
+        self._states: list[Any] = [it for it in self.samplers if is_kept(it)]
+        self._attributes = ChangedAttributes(inner, self._states)
         self._at_start: list[Any] = []
         self._resumed: dict[str, list[Any]] | None = None
+        self._drawn: list[Any] | None = None
         self._told = False
         self.epoch = 0
         self.skipped = 0
@@ -105,6 +110,7 @@ class EpochOrder(Sampler[Any]):
         """Set the epoch, and how many of its entries to leave out."""
         self.epoch, self.skipped, self.opened = epoch, skipped, False
         self.lengths = {}
+        self._drawn = None
 
     @property
     def samplers(self) -> list[Any]:
@@ -113,9 +119,10 @@ class EpochOrder(Sampler[Any]):
 
     def sampler_states(self) -> dict[str, list[Any]] | None:
         """Return the states of samplers that have one: at the epoch's start, and now."""
-        if not self._states:
+        now = self._states_now()
+        if not self._states and not any(now) and not any(self._at_start):
             return None
-        return {"start": self._at_start, "now": [it.state_dict() for it in self._states]}
+        return {"start": self._at_start, "now": now}
 
     def resume_samplers(self, states: dict[str, list[Any]] | None) -> None:
         """Have the samplers repeat this epoch's order, and restore their states after that.
@@ -129,22 +136,37 @@ class EpochOrder(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self.opened = True
-        if self._resumed is not None:
-            self._set(self._resumed["start"])
-        self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
-        length = known_length(self._inner)
-        entries = self._draw(length)
-        if self._resumed is not None and length is not None:
-            self._set(self._resumed["now"])
+        entries = self._repeated() if self._resumed is not None else self._new()
         if self._part.size > 1:
             entries = self._split(entries)
         if self.tagged:
             entries = self._tag(entries, self.epoch)
         return itertools.islice(entries, self.skipped, None)
 
+    def _new(self) -> Iterator[Any]:
+        """Draw the order; a DataLoader with workers does so twice."""
+        self._at_start = copy.deepcopy(self._states_now())
+        return self._draw(known_length(self._inner))
+
+    def _repeated(self) -> Iterator[Any]:
+        """Draw the order of a resumed epoch, once, and set the states of samplers after that."""
+        assert self._resumed is not None
+        if self._drawn is not None:
+            return iter(self._drawn)
+        self._set(self._resumed["start"])
+        entries = self._new()
+        if known_length(self._inner) is None:
+            return entries
+        self._set(self._resumed["now"])
+        self._drawn = [*entries]
+        return iter(self._drawn)
+
+    def _states_now(self) -> list[Any]:
+        return [it.state_dict() for it in (*self._states, self._attributes)]
+
     def _set(self, states: list[Any]) -> None:
-        for sampler, state in zip(self._states, states, strict=True):
-            sampler.load_state_dict(copy.deepcopy(state))
+        for each, state in zip((*self._states, self._attributes), states, strict=True):
+            each.load_state_dict(copy.deepcopy(state))
 
     def _draw(self, length: int | None) -> Iterator[Any]:
         with isolated(derive(self._seed, Domain.ORDER, self.epoch)):
@@ -185,6 +207,38 @@ class EpochOrder(Sampler[Any]):
                 generator.manual_seed(seed)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(self.epoch)
+
+
+class ChangedAttributes:
+    """The attributes of samplers that training changes, as a state."""
+
+    def __init__(self, sampler: Any, aside: Iterable[Any]) -> None:
+        """Note what the script has made.
+
+        Args:
+            sampler: also what it wraps is looked at.
+            aside: samplers that tell their state.
+        """
+        self._sampler = sampler
+        self._aside = [*aside]
+        self._changes = Changes(self._look(None), torch.device("cpu"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has changed; nothing if nothing has."""
+        found = self._changes.compare(self._look(self._changes.before))
+        return {"changed": found.entries} if found.entries else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set what has changed."""
+        self._changes.set(state.get("changed", ()))
+
+    def _look(self, before: World | None) -> World:
+        world = World((), (), before, within=(Sampler, list, tuple, dict))
+        for index, each in enumerate(self._aside):
+            world.name(f"samplers[{index}]", each)
+        if not isinstance(self._sampler, list | tuple) and self._sampler not in self._aside:
+            world.add("sampler", self._sampler)
+        return world
 
 
 class SeparateDraws(Iterator[Any]):

@@ -319,9 +319,19 @@ class TrainingData:
         return state or None
 
     @property
+    def dataset(self) -> Any:
+        """The data set of the script."""
+        return self._dataset
+
+    @property
     def parts(self) -> list[Any]:
         """The data set, and the samplers that the loader was given."""
-        return [self._dataset, *(self._order.samplers if self._order is not None else [])]
+        return [self._dataset, *self.samplers]
+
+    @property
+    def samplers(self) -> list[Any]:
+        """The samplers that the loader was given; their states are part of the position."""
+        return self._order.samplers if self._order is not None else []
 
     def _shared(self, loader: DataLoader[Any], wanted: int | None) -> Any:
         """Return the loader's batch sampler, or sampler, with batches of all ranks."""
