@@ -53,3 +53,20 @@ def test_a_state_that_cannot_be_kept_is_refused(
         assert runs.train(callbacks=["iterating", "rung"]) == 1
         assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
         assert runs.agent.reports("training") == []
+
+
+def test_what_training_changes_in_the_model_no_kill_undoes(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """A layer that is trained from an epoch on, and attributes of layers."""
+    moments = [before(4), after(7), before(10)]
+    killed_again_and_again(process, tmp_path, FIELDS, moments, callbacks=["thawing", "rung"])
+
+
+def test_a_change_that_cannot_be_set_again_is_refused_at_the_checkpoint(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By its name, before the next one could be made without it."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["regrouping", "rung"]) == 1
+        assert "the optimizer has other groups of parameters now" in runs.refusal()

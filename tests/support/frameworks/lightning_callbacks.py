@@ -42,7 +42,8 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
 
     def configure_optimizers(self) -> Any:
         """Return an optimizer with a schedule by patience."""
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+        trained = [each for each in self.parameters() if each.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=0.05)
         schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
         return {
             "optimizer": optimizer,
@@ -78,6 +79,32 @@ class Iterating(Position, lightning.Callback):  # type: ignore[misc]  # as above
     """Cannot be kept."""
 
 
+class Thawing(lightning.Callback):  # type: ignore[misc]  # as above
+    """Trains a layer only from the third epoch on, in a group that it adds, and drops out more."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Freeze it."""
+        pl_module.network[0].requires_grad_(requires_grad=False)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Thaw it."""
+        if trainer.current_epoch == 2:
+            pl_module.network[0].requires_grad_(requires_grad=True)
+            pl_module.network[1].p = 0.6
+            pl_module.network[2].eval()
+            group = {"params": pl_module.network[0].parameters(), "lr": 0.01}
+            trainer.optimizers[0].add_param_group(group)
+
+
+class Growing(lightning.Callback):  # type: ignore[misc]  # as above
+    """Puts another layer in place of one."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Do it in the second epoch."""
+        if trainer.current_epoch == 1:
+            pl_module.network[1] = nn.Identity()
+
+
 class Burning(rl.Callback):
     """Asks the fuse before and after what Rung does at a batch."""
 
@@ -97,6 +124,10 @@ def make(name: str) -> Any:
             return Wild()
         case "early":
             return EarlyStopping("val_loss", patience=2)
+        case "thawing":
+            return Thawing()
+        case "growing":
+            return Growing()
         case "best":
             return ModelCheckpoint(monitor="val_loss", save_top_k=1)
         case _:

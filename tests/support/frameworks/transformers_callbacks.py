@@ -66,6 +66,28 @@ class Iterating(Position, transformers.TrainerCallback):  # type: ignore[misc]  
     """Cannot be kept."""
 
 
+class Thawing(transformers.TrainerCallback):  # type: ignore[misc]  # as above
+    """Trains a layer only from the third epoch on, and drops out more."""
+
+    def on_epoch_begin(self, _args: Any, state: Any, *_others: Any, model: Any, **_: Any) -> None:
+        """Thaw it."""
+        if state.epoch == 2:
+            model.net[0].requires_grad_(requires_grad=True)
+            model.net[1].p = 0.6
+
+
+class Regrouping(transformers.TrainerCallback):  # type: ignore[misc]  # as above
+    """Puts a parameter into another group."""
+
+    def on_step_begin(
+        self, _args: Any, state: Any, *_others: Any, optimizer: Any, **_: Any
+    ) -> None:
+        """Do it in the third step."""
+        if state.global_step == 2:
+            first, second = optimizer.param_groups
+            second["params"].append(first["params"].pop())
+
+
 class Burning(rt.Callback):
     """Asks the fuse before each step, and behind each checkpoint."""
 
@@ -86,6 +108,10 @@ def make(name: str) -> Any:
     match name:
         case "wild":
             return Wild()
+        case "thawing":
+            return Thawing()
+        case "regrouping":
+            return Regrouping()
         case "early":
             return transformers.EarlyStoppingCallback(100)
         case _:
@@ -104,6 +130,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     with rt.init() as run:
         model, rung = Net(), Burning(run)
+        model.net[0].requires_grad_(requires_grad="thawing" not in order["callbacks"])
         rung.fuse = Fuse(order["moment"], run.checkpoint.wait)
         inputs = torch.linspace(-1, 1, 24).reshape(12, 2)
         data = [{"x": each, "labels": torch.ones(1)} for each in inputs]

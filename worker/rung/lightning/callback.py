@@ -31,6 +31,8 @@ from rung.lightning.resumable_loader import ResumableLoader
 from rung.lightning.sharded_validation import ShardedValidation
 from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
 from rung.torch import determinism, external_loop
+from rung.torch.checkpoint import model_changes
+from rung.torch.checkpoint.model_changes import ModelChanges
 from rung.torch.checkpoint.tensor_file import plain
 from rung.torch.data.training_data import records_of
 from rung.training import rng
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from rung.lightning.exact import ExactTraining
 
 FILE: Final = "lightning.ckpt"
+_OF_MODULES: Final = frozenset(vars(lightning.LightningModule())) - {"training"}
+"""Attributes of modules that are Lightning's own."""
 
 
 class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be installed
@@ -73,6 +77,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._generators: rng.Generators | None = None
         self._gradients: dict[str, torch.Tensor] = {}
         self._states: CallbackStates | None = None
+        self._changes: ModelChanges | None = None
         self._loaded: dict[str, Any] | None = None
         self._searched = False
         self._storing = False
@@ -125,6 +130,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 "this trial has a checkpoint, but fit() did not get it: call "
                 "trainer.fit(…, **callback.resume)"
             )
+        self._changes = self._changes_of(trainer, pl_module)
+        if self._path is not None:
+            self._changes.apply_structure(self._path.parent)
         if self._validations is not None and self._tracker.complete:
             self._tracker.report_validation_again()
             self._leave(trainer)
@@ -302,7 +310,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 if state and callback is not self:
                     callback.load_state_dict(state)
         assert self._states is not None
+        assert self._changes is not None
         if self._path is not None:
+            self._changes.apply(self._path.parent)
             self._states.read(self._path.parent / callback_states.FILE)
         self._states.demand_complete()
         if not self._tracker.progress.batch_in_epoch:
@@ -328,6 +338,16 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             return [self._tracker.run, trainer, *trainer.callbacks, *others, *parts]
 
         return CallbackStates(callback_states.named(silent), of_loop, silent=True)
+
+    def _changes_of(self, trainer: Any, module: Any) -> ModelChanges:
+        """Return what training changes in the module beside its state."""
+
+        def of_loop() -> list[Any]:
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            parts = [trainer.strategy, trainer.datamodule, *trainer.loggers, *schedulers]
+            return [self._tracker.run, trainer, *trainer.callbacks, *trainer.optimizers, *parts]
+
+        return ModelChanges(module, trainer.optimizers, of_loop, without=_OF_MODULES)
 
     def _search(self) -> None:
         if self._searched:
@@ -398,15 +418,18 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         trainer.should_stop = True
 
     def _save(self, trainer: Any) -> None:
+        assert self._changes is not None
+        changes = self._changes.capture()
         self._storing = True
         try:
-            self._tracker.store(functools.partial(self._write, trainer))
+            self._tracker.store(functools.partial(self._write, trainer, changes))
         finally:
             self._storing = False
 
-    def _write(self, trainer: Any, folder: Path) -> None:
+    def _write(self, trainer: Any, changes: dict[str, Any], folder: Path) -> None:
         trainer.save_checkpoint(folder / FILE)
         if self._ranks.is_chief:
+            model_changes.write(changes, folder)
             best_checkpoints.keep(trainer, folder)
             if self._states is not None:
                 self._states.write(folder / callback_states.FILE)

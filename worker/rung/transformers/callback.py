@@ -29,6 +29,8 @@ from transformers.trainer_callback import ExportableState
 
 from rung import core
 from rung.torch import determinism, external_loop
+from rung.torch.checkpoint import model_changes
+from rung.torch.checkpoint.model_changes import ModelChanges
 from rung.training.batch_size import BatchSize, Given, batch_size
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
@@ -67,6 +69,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._size = BatchSize(0)
         self._found: Path | None = None
         self._states: CallbackStates | None = None
+        self._changes: ModelChanges | None = None
         self._prefixes: list[str] = []
         self._asked = False
         self._saving_since = 0.0
@@ -137,6 +140,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         train, epoch = handler.on_train_begin, handler.on_epoch_begin
 
         def train_began(*arguments: Any, **named: Any) -> Any:
+            self._changes = self._changes_of(self._trainer)
             control = train(*arguments, **named)
             assert self._states is not None
             self._set()
@@ -164,9 +168,11 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return
         trainer, folder = self._trainer, self._found
         assert self._states is not None
+        assert self._changes is not None
         if not (trainer.args.fsdp or trainer.args.deepspeed):  # with files of their own
             load_weights(trainer.model, folder)
             load_optimizer(trainer, folder)
+        self._changes.apply(folder)
         exportable_states.restore(trainer)
         self._states.read(folder / callback_states.FILE)
 
@@ -189,6 +195,15 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return [trainer, *others, *parts, *optimizers, *model.modules(), *weights]
 
         return CallbackStates(callback_states.named(silent), of_loop)
+
+    def _changes_of(self, trainer: Any) -> ModelChanges:
+        """Return what training changes in the model beside its state."""
+
+        def of_loop() -> list[Any]:
+            callbacks, schedule = trainer.callback_handler.callbacks, trainer.lr_scheduler
+            return [self._tracker.run, trainer, trainer.args, *callbacks, schedule]
+
+        return ModelChanges(trainer.model, [trainer.optimizer], of_loop)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
@@ -249,7 +264,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return
         self._asked = False
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._tracker.store(lambda folder: self._take(saved, folder), self._saving_since)
+        assert self._changes is not None
+        changes = self._changes.capture(groups=False)
+        self._tracker.store(lambda folder: self._take(saved, changes, folder), self._saving_since)
         if self._tracker.leaving:
             self._left = control.should_training_stop = True
 
@@ -311,7 +328,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """Return whether this was the last step of its epoch, after which much else happens."""
         return float(state.epoch).is_integer()
 
-    def _take(self, saved: Path, folder: Path) -> None:
+    def _take(self, saved: Path, changes: dict[str, Any], folder: Path) -> None:
         own: dict[str, Any] = {"stopped": _stopped(self._trainer)}
         left_out: tuple[str, ...] = (_PICKLED,)
         if self._exact is not None:
@@ -322,6 +339,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             for file in saved.iterdir():
                 if not file.name.startswith(left_out):
                     shutil.move(file, folder / file.name)
+            model_changes.write(changes, folder)
             if self._states is not None:
                 self._states.write(folder / callback_states.FILE)
         if self._ranks.is_local_chief:
