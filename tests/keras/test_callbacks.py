@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rung.core.ipc.protocol import Stored
 from support.framework_trials import killed_again_and_again, needs, parent, trial
 from support.fuse import after, before, out
 
@@ -73,3 +74,13 @@ def test_a_state_that_cannot_be_kept_is_refused(
         assert runs.train(callbacks=["iterating"]) == 1
         assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
         assert runs.agent.reports("training") == []
+
+
+def test_a_layer_that_is_frozen_in_training_is_refused_at_the_checkpoint(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By its name; the checkpoints before it are there."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["freezing"]) == 1
+        assert ".trainable is False, and was True" in runs.refusal()
+        assert [it.steps_completed for it in runs.agent.of(Stored)][-1] == STEPS // 4

@@ -90,6 +90,15 @@ class Iterating(keras.callbacks.Callback):  # type: ignore[misc]  # as above
         self.rates = itertools.cycle([0.1, 0.2])
 
 
+class Freezing(keras.callbacks.Callback):  # type: ignore[misc]  # as above
+    """Freezes a layer in the second epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Do it."""
+        if epoch == 1:
+            self.model.layers[0].trainable = False
+
+
 def make(name: str) -> Any:  # noqa: PLR0911 - as many callbacks
     """Return a callback."""
     match name:
@@ -107,6 +116,8 @@ def make(name: str) -> Any:  # noqa: PLR0911 - as many callbacks
             )
         case "wild":
             return Wild()
+        case "freezing":
+            return Freezing()
         case _:
             return Iterating()
 

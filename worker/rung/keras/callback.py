@@ -23,6 +23,7 @@ from rung import core
 from rung.keras import determinism, state
 from rung.keras.collectives import exchange_of
 from rung.keras.data_parallel import DataParallel, layers_of, learned, without_writers
+from rung.keras.layer_settings import LayerSettings
 from rung.training import batch_size as batch_sizes
 from rung.training import rng
 from rung.training.errors import NotResumable
@@ -106,6 +107,7 @@ class Callback(Heartbeat):
         self._states: CallbackStates | None = None
         self._resumed: state.Resumed | None = None
         self._begun: rng.Generators | None = None
+        self._settings: LayerSettings | None = None
         self._epoch_open = False
         self._left = False
 
@@ -153,6 +155,7 @@ class Callback(Heartbeat):
         determinism.tell(self._run)
         self._stand_before_training()
         self._tell_batch_size()
+        self._settings = LayerSettings(self.model)
         if self._states is not None:
             self._states.demand_complete()
         self._find()
@@ -392,6 +395,8 @@ class Callback(Heartbeat):
         begun, ranks = self._begun, self._run.distributed
         if begun is None:
             return
+        assert self._settings is not None
+        self._settings.demand_unchanged()
 
         def write(folder: Any) -> None:
             together = state.of_ranks(ranks, self.model, self._shared)
