@@ -203,7 +203,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             callbacks, schedule = trainer.callback_handler.callbacks, trainer.lr_scheduler
             return [self._tracker.run, trainer, trainer.args, *callbacks, schedule]
 
-        return ModelChanges(trainer.model, [trainer.optimizer], of_loop)
+        optimizers = [it for it in (trainer.optimizer,) if it is not None]
+        return ModelChanges(trainer.model, optimizers, of_loop)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
