@@ -122,6 +122,10 @@ class World:
         self._named[place] = thing
         self.places.setdefault(id(thing), place)
 
+    def reserve(self, place: str, root: Any) -> None:
+        """Give an object a place, at which it is looked at whoever refers to it."""
+        self.places.setdefault(id(root), place)
+
     def add(self, place: str, root: Any) -> None:
         """Look at an object, and at what it reaches."""
         place = self.places.setdefault(id(root), place)

@@ -17,12 +17,13 @@ fetch from copies of the data set of that moment), and then it is set to what it
 checkpoint.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from rung.torch.callback import Callback
 from rung.torch.checkpoint.changes import Changes
@@ -51,7 +52,9 @@ class UntrackedState:
             samplers: whose changes are part of the position in the data.
         """
         self._parts = parts
-        self._data = {} if isinstance(data, _ITEMS) else {type(data).__name__: data}
+        tells = isinstance(data, _ITEMS) or is_kept(data)
+        self._data: dict[str, Any] = {} if tells else {type(data).__name__: data}
+        self._dataset = data
         self._samplers = samplers
         context = parts.context
         self._models: dict[str, nn.Module] = {
@@ -122,33 +125,51 @@ class UntrackedState:
 
     def forward_data(self) -> None:
         """Set the data set to what it was at the checkpoint, once the epoch has begun."""
-        self._changes.set(self._kept.get("data", ()))
+        streams = isinstance(self._dataset, IterableDataset)
+        if not (
+            streams and self._parts.ranks.size > 1
+        ):  # each rank has read to a place of its own
+            self._changes.set(self._kept.get("data", ()))
         self._kept = {}
 
     def _look(self, before: World | None, told: Iterable[torch.Tensor] = ()) -> World:
-        context = self._parts.context
         self._in_states = [*tensors_of(self._models.values())]
         world = World(self._in_states, told, before)
-        world.name("context", context)
+        for place, thing in self._aside():
+            world.name(place, thing)
+        roots = [*self._roots()]
+        for place, root in roots:
+            world.reserve(place, root)
+        for place, root in roots:
+            world.add(place, root)
+        return world
+
+    def _aside(self) -> Iterator[tuple[str, Any]]:
+        """Yield what tells its state, or belongs to the loop."""
+        context = self._parts.context
+        yield "context", context
+        if is_kept(self._dataset):
+            yield "data", self._dataset
         for index, sampler in enumerate(self._samplers):
-            world.name(f"samplers[{index}]", sampler)
+            yield f"samplers[{index}]", sampler
         for index, scheduled in enumerate(context.schedulers):
-            world.name(f"schedulers[{index}]", scheduled.scheduler)
+            yield f"schedulers[{index}]", scheduled.scheduler
         for name, thing in context.kept.items():
             if not isinstance(thing, nn.Module):
-                world.name(f"kept.{name}", thing)
-        callbacks = {f"callbacks[{it!r}]": hook for it, hook in self._parts.callbacks.items()}
-        for name, hook in callbacks.items():
+                yield f"kept.{name}", thing
+        for name, hook in self._parts.callbacks.items():
             if type(hook).state_dict is not Callback.state_dict:
-                world.name(name, hook)
-        for place, root in (self._models | self._data).items():
-            world.add(place, root)
-        world.add(type(self._parts.trial).__name__, self._parts.trial)
-        for place, root in callbacks.items():
-            world.add(place, root)
-        for index, optimizer in enumerate(context.optimizers):
-            world.add(f"optimizers[{index}]", optimizer)
-        return world
+                yield f"callbacks[{name!r}]", hook
+
+    def _roots(self) -> Iterator[tuple[str, Any]]:
+        """Yield what is looked at."""
+        yield from (self._models | self._data).items()
+        yield type(self._parts.trial).__name__, self._parts.trial
+        for name, hook in self._parts.callbacks.items():
+            if type(hook).state_dict is Callback.state_dict:
+                yield f"callbacks[{name!r}]", hook
+        for index, optimizer in enumerate(self._parts.context.optimizers):
+            yield f"optimizers[{index}]", optimizer
 
     def _look_at_data(self) -> World:
         world = World(self._in_states, (), self._changes.before)
