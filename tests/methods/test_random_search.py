@@ -45,4 +45,5 @@ def test_a_replaced_trial_does_not_count() -> None:
     ]
     scenario.train(1, 0.5)
     ended = scenario.train(2, 0.5)[-1]
-    assert ended.reason == "3 trials: 2 completed, 1 errored"  # type: ignore[union-attr]
+    assert ended.reason.startswith("1 of 3 trials errored: ")  # type: ignore[union-attr]
+    assert ended.reason.endswith("; 2 completed")  # type: ignore[union-attr]
