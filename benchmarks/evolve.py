@@ -36,7 +36,7 @@ from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.runtime import host
 from rung.runtime.garbage import short_collections
 from rung.runtime.processor.fold import PartitionFold
-from rung.runtime.processor.loop import recover, refold, scan_decisions
+from rung.runtime.processor.replay import recover, refold, scan_decisions
 from rung.searcher.processor import Searcher
 
 AIM_RATIO: Final = 0.5
@@ -173,7 +173,7 @@ def steps(trials: int) -> None:
         folded = fold.fold(Record(topic, 0, number, key, value))
         sizes.append(sum(len(Draft.of(it).value) for it in folded.new))
         spent.append(1000 * (clock.now() - started))
-        fold.appended(len(folded.new))
+        fold.recorded.appended(len(folded.new))
         more = any(isinstance(it.data, SearchDeferred) for it in folded.new)
         data = SearchContinued(**names)
     figure(

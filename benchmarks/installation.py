@@ -233,7 +233,7 @@ class DeciderRun:
             times.add(name, _kind(record), CLOCK.now() - begun)
             assert folded.rejected is None, folded.rejected
             assert not positions or positions[0] == self.fold.decisions
-            self.fold.appended(len(drafts))
+            self.fold.recorded.appended(len(drafts))
         return len(records)
 
     async def save(self, times: Times) -> None:

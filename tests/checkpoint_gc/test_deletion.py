@@ -74,7 +74,7 @@ class Partition:
                 assert not self.fold.fold(earlier).new
         folded = self.fold.fold(record)
         assert folded.rejected is None, folded
-        self.fold.appended(len(folded.new))
+        self.fold.recorded.appended(len(folded.new))
         self.decisions += folded.new
         return [each.data for each in folded.new]
 

@@ -90,11 +90,11 @@ def test_open_ones_are_listed(rung: Rung, server: Scripted) -> None:
 @pytest.mark.parametrize(
     ("letter", "said", "unsaid"),
     [
-        (_letter(), ["is quarantined", "folds k3v9x2ab again", "audits skip it, too"], []),
+        (_letter(), ["stands still", "and then all of k3v9x2ab", "audits skip it, too"], []),
         (_letter(reader_kind="relay"), ["went on with the next", "processes the message now"], []),
         (_letter(reader_kind="projection"), ["except the contents", "in a second file"], []),
         (_letter(reader_kind=None), ["takes no requests"], ["retry", "drop"]),
-        (_letter(state="dropped"), ["dropped"], ["retry", "quarantined"]),
+        (_letter(state="dropped"), ["dropped"], ["retry", "stands still"]),
     ],
 )
 def test_a_letter_is_shown(

@@ -22,10 +22,11 @@ from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetry
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.events.installation import LEVEL
 from rung.events.ledger_import import ImportStarted
+from rung.events.rejection import FactDropped
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord, check_imported, imports_of
 from rung.ledger.seals import SealKey
-from rung.runtime import FactWriter, Processor, host
+from rung.runtime import FactWriter, PartitionFold, Processor, host
 from rung.runtime.sealing.sealer import Sealer
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
@@ -251,9 +252,17 @@ async def test_a_key_whose_message_was_dropped_is_not_broken(*, from_snapshots: 
     await _write(ledger, _submitted())
     (decider,) = (await _known(ledger, Searcher(), from_snapshots=from_snapshots)).deciders
     assert list(decider.broken) == [EXPERIMENT]
-    drop = MessageDropped(
-        topic=topic.EXPERIMENTS, partition=PARTITION, position=0, key=EXPERIMENT, reader="searcher"
+    (record,) = await ledger.read(topic.EXPERIMENTS, PARTITION, 0, 1)
+    (rejection,) = PartitionFold(Searcher()).fold(record).new
+    drop = FactDropped(
+        topic=topic.EXPERIMENTS,
+        partition=PARTITION,
+        position=0,
+        key=EXPERIMENT,
+        reader="searcher",
+        rejection=rejection.id,
     )
+    await ledger.append([Draft.of(rejection)])
     await _write(ledger, drop)
     (decider,) = (await _known(ledger, Searcher(), from_snapshots=from_snapshots)).deciders
-    assert (decider.broken, decider.pending) == ({}, 3)
+    assert (decider.broken, decider.pending) == ({}, 4)

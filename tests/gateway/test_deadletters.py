@@ -1,20 +1,24 @@
 """Dead letters: what became of them, and what may be asked of their readers."""
 
 import contextlib
+import itertools
 import sqlite3
 from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 
 from gateway.conftest import World, until
-from rung.events import Event, topic
+from rung.events import Event, decision, fact, topic
 from rung.events.deadletter import (
     MessageDropped,
     MessageRejected,
     MessageRetryRequested,
     MessageTaken,
 )
+from rung.events.experiment import PauseRequested
+from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.gateway.projections.deadletters import (
     DeadLetter,
     DeadLetterProjection,
@@ -26,16 +30,18 @@ from rung.runtime.projection.store import prepare
 from support.gateway.client import Client
 from support.gateway.scenario import EXPERIMENT
 
-_ID = "searcher/experiments/3/7"
+_READER = "checkpoint-gc-deleter"
+_ID = f"{_READER}/retirements/3/7"
 _PATH = f"/deadletters/{_ID}"
 
 
-def _message(kind: type[Any], reader: str = "searcher", position: int = 7, **more: Any) -> Any:
-    place: dict[str, Any] = {"topic": "experiments", "partition": 3, "position": position}
+def _message(kind: type[Any], reader: str = _READER, position: int = 7, **more: Any) -> Any:
+    name = "retirements" if reader == _READER else "experiments"
+    place: dict[str, Any] = {"topic": name, "partition": 3, "position": position}
     return kind(**place, key=EXPERIMENT, reader=reader, **more)
 
 
-def _rejected(reader: str = "searcher", position: int = 7, reason: str = "why") -> MessageRejected:
+def _rejected(reader: str = _READER, position: int = 7, reason: str = "why") -> MessageRejected:
     rejected: MessageRejected = _message(
         MessageRejected, reader, position, reason=reason, value="{"
     )
@@ -58,7 +64,7 @@ def _folded(*data: Any) -> _Letters:
         prepare(db, projection, "ledger")
         for each in data:
             event = Event(id="i", source="s", subject="s", time="t", data=each)
-            projection.evolve(db, each.topic, event)
+            projection.evolve(db, each.topic, each if isinstance(each, Event) else event)
         return _Letters({it.id: it for it in read_dead_letters(db)}, count_open(db))
 
 
@@ -123,7 +129,7 @@ async def test_a_letter_is_shown_retried_and_dropped(world: World, client: Clien
     dropped = await client.call("POST", f"{_PATH}/drop")
     listed = await client.get("/deadletters")
 
-    assert (shown["id"], shown["state"], shown["reader_kind"]) == (_ID, "open", "processor")
+    assert (shown["id"], shown["state"], shown["reader_kind"]) == (_ID, "open", "sink")
     assert status["dead_letters"] == 1
     assert (retried.status, retried.json) == (202, {"id": _ID, "requested": "retry"})
     assert (open_now["items"], open_now["count"]) == ([], 0)
@@ -150,7 +156,11 @@ async def test_what_is_settled_is_asked_no_more(
 
 async def test_what_is_not_known_is_not_found(client: Client) -> None:
     """Neither shown nor asked for; the place is taken as it is written."""
-    for path in (_PATH, "/deadletters/searcher/experiments/x/-1", "/deadletters/a/b/03/7"):
+    for path in (
+        _PATH,
+        "/deadletters/checkpoint-gc-deleter/retirements/x/-1",
+        "/deadletters/a/b/03/7",
+    ):
         answers = [
             await client.call("GET", path),
             await client.call("POST", f"{path}/retry"),
@@ -159,7 +169,7 @@ async def test_what_is_not_known_is_not_found(client: Client) -> None:
         assert {(it.status, it.kind) for it in answers} == {(404, "not-found")}
 
 
-@pytest.mark.parametrize("reader", ["scheduler", "metrics", "checkpoint-gc-deleter"])
+@pytest.mark.parametrize("reader", ["scheduler", "metrics", "webhooks"])
 async def test_readers_that_take_no_requests_are_not_asked(
     world: World, client: Client, reader: str
 ) -> None:
@@ -226,3 +236,94 @@ async def test_same_key_asks_once(world: World, client: Client) -> None:
     assert [first.status, again.status] == [202, 202]
     assert {(it.status, it.kind) for it in (retry, other)} == {(422, "idempotency-key-reused")}
     assert await _asked(world) == [DROP]
+
+
+_AT = fact(PauseRequested(experiment_id=EXPERIMENT), source="s", origin="o", sequence=1, time="t")
+_PLACE: dict[str, Any] = {"key": EXPERIMENT, "reader": "searcher", "partition": 3}
+
+
+def _stopped(position: int, cause: int, *, index: int = 0) -> Event:
+    """Return the decision that a fact was rejected."""
+    data = FactRejected(
+        topic=topic.SEARCHES, **_PLACE, position=position, reason=f"why at {cause}", value="{"
+    )
+    at = structs.replace(_AT, id=f"fact {cause}")
+    return decision(data, source="/rung/searcher", cause=at, position=cause, index=index)
+
+
+def _resumed(cause: int, *, index: int = 0) -> Event:
+    data = KeyResumed(topic=topic.SEARCHES, key=EXPERIMENT, reader="searcher")
+    at = structs.replace(_AT, id=f"fact {cause}")
+    return decision(data, source="/rung/searcher", cause=at, position=cause, index=index)
+
+
+def _request(kind: type[FactRetried | FactDropped], about: Event) -> Event:
+    """Return what an operator asks about a rejection."""
+    assert isinstance(about.data, FactRejected)
+    data = kind(
+        topic=topic.EXPERIMENTS, **_PLACE, position=about.data.position, rejection=about.id
+    )
+    return fact(data, source="/rung/gateway", origin=f"{kind}{about.id}", sequence=1, time="t")
+
+
+_FIRST, _AGAIN = _stopped(7, 7), _stopped(7, 9)
+_ASKED = [_request(FactRetried, _FIRST), _request(FactDropped, _FIRST)]
+
+
+@pytest.mark.parametrize(
+    ("decisions", "requests", "state", "reason"),
+    [
+        ([_FIRST], [], "open", "why at 7"),
+        ([_FIRST], [_ASKED[0]], "retrying", "why at 7"),
+        ([_FIRST], _ASKED, "retrying", "why at 7"),
+        ([_FIRST], _ASKED[::-1], "dropped", "why at 7"),
+        ([_FIRST, _resumed(9)], [_ASKED[0]], "taken", "why at 7"),
+        ([_FIRST, _resumed(9)], _ASKED, "taken", "why at 7"),
+        ([_FIRST, _resumed(9)], [_ASKED[1]], "dropped", "why at 7"),
+        ([_FIRST, _AGAIN], _ASKED, "open", "why at 9"),
+        ([_FIRST, _AGAIN], [_ASKED[0], _request(FactDropped, _AGAIN)], "dropped", "why at 9"),
+        ([_FIRST, _stopped(8, 9, index=3)], [_ASKED[0]], "taken", "why at 7"),
+        ([_FIRST, _stopped(8, 9, index=3)], [_ASKED[1]], "dropped", "why at 7"),
+    ],
+)
+def test_what_becomes_of_a_rejected_fact(
+    decisions: list[Event], requests: list[Event], state: str, reason: str
+) -> None:
+    """In whatever order the two topics are folded: the first request about a rejection counts."""
+    for places in itertools.combinations(range(len(decisions + requests)), len(decisions)):
+        left = [iter(decisions), iter(requests)]
+        events = [next(left[at not in places]) for at in range(len(decisions + requests))]
+        found = _folded(*events)
+        letter = found.letters["searcher/experiments/3/7"]
+        assert (letter.state, letter.reason) == (state, reason), places
+        assert found.open == sum(it.state == "open" for it in found.letters.values())
+
+
+async def test_a_rejected_fact_is_shown_and_retried(world: World, client: Client) -> None:
+    """By a fact on the topic of its key, which names the rejection, and who asked."""
+    path = "/deadletters/searcher/experiments/3/7"
+    await world.ledger.append([Draft.of(_FIRST)])
+    await until(partial(client.get, "/deadletters"), lambda found: found["items"])
+    shown = await client.get(path)
+    headers = {"Idempotency-Key": "k"}
+    for _ in range(2):
+        asked = await client.call("POST", f"{path}/retry", headers=headers)
+        assert (asked.status, asked.json["requested"]) == (202, "retry")
+    retrying = await client.get(path)
+    dropped = await client.call("POST", f"{path}/drop")
+    await world.ledger.append([Draft.of(_resumed(9))])
+    await until(partial(client.get, path), lambda found: found["state"] == "taken")
+    settled = await client.call("POST", f"{path}/drop")
+
+    assert (shown["key"], shown["state"], shown["reader_kind"]) == (
+        EXPERIMENT,
+        "open",
+        "processor",
+    )
+    assert retrying["state"] == "retrying"
+    assert [(it.status, it.kind) for it in (dropped, settled)] == [
+        (409, "retrying"),
+        (409, "settled"),
+    ]
+    (found,) = [it for it in await world.all(topic.EXPERIMENTS) if isinstance(it, FactRetried)]
+    assert found == _request(FactRetried, _FIRST).data

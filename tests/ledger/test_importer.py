@@ -16,10 +16,10 @@ from rung.events import LedgerError, LedgerUnavailable, decode, fact, partition_
 from rung.events.deadletter import MessageDropped
 from rung.events.experiment import PauseRequested
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger import Draft, Ledger, MemoryLedger, Record, SqliteLedger, Transactional
 from rung.ledger.export import staging
 from rung.ledger.export.export import export, history, import_
-from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import KeyDigests, check_imported, imports_of
 from support.ledger.conformance import draft, read_all
 from support.ledger.events import populate, state_fact

@@ -13,8 +13,8 @@ import pytest
 from rung.cli.operations.cluster.replicas import running_on
 from rung.cli.operations.components import audit_all
 from rung.events import LedgerError
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger import Ledger
-from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
 from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.bootstrap import observed, open_when_ready

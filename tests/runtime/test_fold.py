@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rung.events import Event, Payload, encode, fact
 from rung.events.experiment import ExperimentEnded, ExperimentResumed, ResumeRequested
+from rung.events.rejection import FactRejected
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Rejected
-from rung.runtime.processor.fold import Image, KeyFold
+from rung.runtime.processor.image import Image, KeyFold, Stuck
 from runtime.tally import Count, Tally, canceled, kill, pause, resume
 
 
@@ -105,7 +106,7 @@ def test_a_snapshot_and_the_rest_are_the_whole(data: st.DataObject) -> None:
 
     first = PartitionFold(Tally())
     before = [event for record in facts[:cut] for event in first.fold(record).new]
-    first.appended(len(before))
+    first.recorded.appended(len(before))
     assert first.settled
     known = {key: found for key in "abc" if (found := first.known(key)) is not None}
     image = Image(first.facts, first.decisions, known)
@@ -129,8 +130,8 @@ def test_decisions_of_two_writers_count_once() -> None:
     assert fold.state("a") == Count(pauses=2, decisions=4)
 
 
-def test_a_fact_that_breaks_its_process_quarantines_its_key_alone() -> None:
-    """The key is folded no further, others are, and the reason is given once."""
+def test_a_fact_that_breaks_its_process_stops_its_key_alone() -> None:
+    """The key is folded no further, others are, and the reason is given once, by a decision."""
     fold = PartitionFold(Tally())
     folded = [fold.fold(r) for r in _records([kill(1, "a"), pause(2, "a"), pause(3, "b")])]
 
@@ -139,8 +140,20 @@ def test_a_fact_that_breaks_its_process_quarantines_its_key_alone() -> None:
         None,
         None,
     ]
-    assert [len(f.new) for f in folded] == [0, 0, 2]
-    assert (fold.known("a"), fold.quarantined) == (None, {"a": "ValueError: cannot fold a kill"})
+    assert [len(f.new) for f in folded] == [1, 0, 2]
+    (rejection,) = folded[0].new
+    assert rejection.data == FactRejected(
+        topic="searches",
+        key="a",
+        partition=0,
+        position=0,
+        reader="searcher",
+        reason="ValueError: cannot fold a kill",
+        value=encode(kill(1, "a")).decode(),
+    )
+    assert (rejection.topic, rejection.causeposition, rejection.causeindex) == ("searches", 0, 0)
+    stuck = Stuck(rejection.id, 0, "ValueError: cannot fold a kill")
+    assert (fold.state("a"), fold.stuck) == (None, {"a": stuck})
     assert list(fold.states()) == [Count(pauses=1, decisions=2)]
 
 
@@ -153,7 +166,7 @@ def test_a_fact_that_breaks_its_process_quarantines_its_key_alone() -> None:
     ],
     ids=["no JSON", "unknown version", "wrong data"],
 )
-def test_a_fact_that_cannot_be_read_quarantines_its_key_alone(value: bytes, words: str) -> None:
+def test_a_fact_that_cannot_be_read_stops_its_key_alone(value: bytes, words: str) -> None:
     """What it says may matter, so nothing of its key is decided past it; other keys go on."""
     fold = PartitionFold(Tally())
     bad = fold.fold(Record("experiments", 0, 0, "a", value))
@@ -162,8 +175,8 @@ def test_a_fact_that_cannot_be_read_quarantines_its_key_alone(value: bytes, word
 
     assert bad.rejected is not None
     assert words in bad.rejected.reason
-    assert list(fold.quarantined) == ["a"]
-    assert (behind.new, len(other.new)) == ([], 2)
+    assert list(fold.stuck) == ["a"]
+    assert (len(bad.new), behind.new, len(other.new)) == (1, [], 2)
 
 
 def test_a_type_that_is_not_handled_is_skipped() -> None:
@@ -172,14 +185,6 @@ def test_a_type_that_is_not_handled_is_skipped() -> None:
 
     assert fold.state("a") == Count(pauses=2, decisions=4)
     assert [event.causeposition for event in decisions] == [0, 0, 2, 2]
-
-
-def test_a_fact_that_was_dropped_is_passed_over() -> None:
-    """What an operator gave up is not folded, live or again, and its key goes on."""
-    facts = _records([pause(1), kill(2), pause(3)])
-    fold = PartitionFold(Tally(), dropped={1})
-    assert [len(fold.fold(record).new) for record in facts] == [2, 0, 2]
-    assert fold.quarantined == {}
 
 
 def test_a_key_that_ended_keeps_its_last_cause_alone() -> None:
@@ -278,7 +283,7 @@ def _out_of_order(events: list[Event]) -> int:
 def test_decisions_are_brought_as_they_are_needed(data: st.DataObject) -> None:
     """Scanned first and taken late, in any portions, they are folded as if all were there.
 
-    Decisions on a key that was quarantined for a while lie behind those on later facts.
+    Decisions on a key that was left alone for a while lie behind those on later facts.
     """
     keys = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
     facts = _records([pause(n, key) for n, key in enumerate(keys, start=1)])
@@ -298,10 +303,10 @@ def test_decisions_are_brought_as_they_are_needed(data: st.DataObject) -> None:
     most = 0
     new = []
     for record in facts:
-        while fold.lacks(record.position):
+        while fold.recorded.lacks(record.position):
             portion = data.draw(st.integers(1, 3))
-            assert fold.take(records[fold.unread : fold.unread + portion]) == []
-        most = max(most, sum(1 for _ in fold.waiting()))
+            assert fold.take(records[fold.recorded.unread : fold.recorded.unread + portion]) == []
+        most = max(most, sum(1 for _ in fold.recorded.waiting()))
         new += fold.fold(record).new
 
     assert new == []
@@ -310,7 +315,7 @@ def test_decisions_are_brought_as_they_are_needed(data: st.DataObject) -> None:
     assert [fold.state(key) for key in "abc"] == [whole.state(key) for key in "abc"]
 
 
-def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
+def test_a_decision_without_a_cause_stops_its_key_alone() -> None:
     """Whoever wrote it: nobody knows where it belongs, so its key is folded no further."""
     fold = PartitionFold(Tally())
     foreign = Record("searches", 0, 0, "a", encode(resume(1, "a")))
@@ -319,7 +324,7 @@ def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
 
     reason = "not a decision: event gateway/a#1 does not name its cause"
     assert rejected == Rejected(foreign, reason)
-    assert fold.quarantined == {"a": rejected.reason}
+    assert {key: it.reason for key, it in fold.parked.items()} == {"a": rejected.reason}
     assert [len(each.new) for each in folded] == [0, 2]
 
 

@@ -7,24 +7,20 @@ import json
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from msgspec import structs
 
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.operations.components import CONSUMERS, audit_all
 from rung.cli.operations.ledger.import_recovery import hand_over
-from rung.events import decode, fact, partition_of, topic
-from rung.events.deadletter import MessageDropped
+from rung.events import decode, topic
+from rung.events.topic import FACTS_OF
 from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.ledger.export.export import export, import_
-from rung.ledger.export.format import FACTS_OF
-from rung.runtime.audit import decisions
 from rung.runtime.audit.imports import audit_imports
-from rung.runtime.service import Decider, serve
+from rung.runtime.service import serve
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.sim.scenario import EXPERIMENT
 from rung.storage import FolderStore
-from runtime.tally import Tally, kill, pause
 from support.ledger.history import simulated
 
 AT = "2026-01-01T00:00:00.000Z"
@@ -99,8 +95,9 @@ async def test_what_is_imported_whole_is_not_decided_a_second_time(
     ledger = MemoryLedger(partitions=1)
     await import_(ledger, await lines_of(source), consumers=CONSUMERS, at=AT, finish=hand_over)
     async with services(ledger, FolderStore(tmp_path_factory.mktemp("store"))):
+        decided = await ledger.end(topic.SEARCHES, 0)
         await ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"no event")])
-        await until(ledger, topic.DEADLETTER, 1)
+        await until(ledger, topic.SEARCHES, decided + 1)
     verdict = await audit_all(ledger)
     assert verdict.imports == []
     assert (await audit_all(source)).same
@@ -166,56 +163,3 @@ async def test_an_import_that_is_not_complete_is_found() -> None:
     copy = MemoryLedger(partitions=1)
     await copy.append(await records_of(ledger, topic.IMPORTS))
     assert "is not complete" in (await audit_imports(copy))[0]
-
-
-@pytest.mark.parametrize("experiment_id", [None, "p"])
-async def test_a_history_with_a_dropped_fact_audits_the_same_elsewhere(
-    experiment_id: str | None,
-) -> None:
-    """What was dropped is passed over in the new home, too, wherever the fact lies there."""
-    home = MemoryLedger(partitions=1)
-    events = [pause(1, "a"), pause(1, "p"), kill(2, "p"), pause(3, "p"), kill(2, "a")]
-    await home.append([Draft.of(it) for it in events])
-    drop = MessageDropped(
-        topic=topic.EXPERIMENTS, partition=0, position=2, key="p", reader="searcher"
-    )
-    letters = [structs.replace(drop, position=4, key="a"), drop]
-    asked = [
-        fact(data, source="/rung/gateway", origin=f"g{number}", sequence=1, time="t")
-        for number, data in enumerate(letters)
-    ]
-    await home.append([Draft.of(it) for it in asked])
-    async with running(home):
-        await until(home, topic.SEARCHES, 6)
-    assert (await decisions.audit(home, Tally(), key="p")).same
-
-    out = io.BytesIO()
-    await export(home, out, experiment_id=experiment_id)
-    elsewhere = MemoryLedger(partitions=3)
-    earlier = [pause(number, "earlier") for number in range(9)]
-    await elsewhere.append([Draft.of(it) for it in earlier])
-    await elsewhere.append([Draft(topic.EXPERIMENTS, f"e{number}", b"{}") for number in range(40)])
-    imported = await import_(elsewhere, out.getvalue().splitlines(), at=AT)
-    assert imported.experiments == (["a", "p"] if experiment_id is None else ["p"])
-    verdict = await decisions.audit(elsewhere, Tally(), key="p")
-    assert (verdict.same, verdict.decisions, verdict.pending) == (True, 4, 0)
-    async with running(elsewhere):
-        resumed = pause(4, "p")
-        await elsewhere.append([Draft.of(resumed)])
-        found = 0
-        async for records in elsewhere.follow(topic.SEARCHES, partition_of("p", 3), 0):
-            found += sum(record.key == "p" for record in records)
-            if found == 6:
-                break
-    assert (await decisions.audit(elsewhere, Tally(), key="p")).same
-
-
-@contextlib.asynccontextmanager
-async def running(ledger: Ledger) -> AsyncIterator[None]:
-    """Run a small decider."""
-    task = asyncio.create_task(serve(ledger, (Decider(Tally(), 1),)))
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

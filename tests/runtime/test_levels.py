@@ -13,12 +13,13 @@ from rung.events.directory import ADMIN, ChangeRequested
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportStarted
+from rung.events.rejection import FactRejected
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord
 from rung.runtime import FactWriter, Processor, audit, host
 from rung.runtime.levels import InstallationLevel, raise_level
 from rung.runtime.metrics.catalog import KEYS_LEFT_ALONE
-from rung.runtime.processor.loop import recover
+from rung.runtime.processor.replay import recover
 from runtime.tally import Count, Handles, Tally, kill, pause
 from support.searcher.scenario import config
 from support.searcher.scenario import submitted as search_submitted
@@ -215,8 +216,8 @@ async def test_poison_behind_an_unknown_level_is_seen_by_who_knows_it() -> None:
     assert await decided(ledger, "deadletter") == []
     async with hosted(ledger, 2):
         await append(ledger, pause(2, "b"))
-        await reached(ledger, count=4)
-    assert (await recover(ledger, Release(2), 0)).parked.keys() == {"a"}
+        await reached(ledger, count=5)
+    assert [it.key for it in await decided(ledger) if isinstance(it.data, FactRejected)] == ["a"]
 
 
 @pytest.mark.parametrize("processor", PROCESSORS, ids=lambda it: it.name)

@@ -16,11 +16,13 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
+from rung.events.rejection import FactRejected
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.runtime import audit, host
 from rung.runtime.metrics.observer import Observer
-from rung.runtime.processor.loop import recover
+from rung.runtime.processor.replay import recover
+from rung.runtime.processor.snapshot import Snapshots
 from rung.runtime.relay import Relay, relay
 from runtime.tally import Count, Tally, kill, pause, resume
 
@@ -177,17 +179,18 @@ async def test_two_hosts_on_one_partition_have_the_effect_of_one() -> None:
     assert (verdict.facts, verdict.decisions, verdict.pending) == (10, 20, 0)
 
 
-async def test_what_cannot_be_folded_goes_to_the_dead_letters() -> None:
-    """A poisoned key and a message that is no event are reported; others are decided."""
+async def test_what_cannot_be_folded_is_rejected() -> None:
+    """A poisoned key and a message that is no event are so by decisions; others are decided."""
     ledger = MemoryLedger(partitions=1)
     await ledger.append([Draft("experiments", "x", b"{")])
     await _append(ledger, kill(1, "a"), pause(2, "a"), pause(1, "b"))
     async with _running(host(ledger, Tally())):
-        letters = await _until(ledger, "deadletter", 2)
-        decided = await _until(ledger, "searches", 2)
+        decided = await _until(ledger, "searches", 4)
 
-    assert {e.key for e in decided} == {"b"}
-    reasons = [e.data.reason for e in letters if isinstance(e.data, MessageRejected)]
+    rejected = [e for e in decided if isinstance(e.data, FactRejected)]
+    assert sorted(e.key for e in decided if e not in rejected) == ["b", "b"]
+    assert sorted(e.key for e in rejected) == ["a", "x"]
+    reasons = [e.data.reason for e in rejected if isinstance(e.data, FactRejected)]
     assert min(reasons) == "ValueError: cannot fold a kill"
     assert max(reasons).startswith("not an event")
 
@@ -235,11 +238,12 @@ async def test_the_audit_of_one_key_passes_over_the_others() -> None:
     ledger = MemoryLedger(partitions=1)
     await _append(ledger, pause(1, "a"), pause(1, "b"), kill(2, "b"))
     async with _running(host(ledger, Tally())):
-        await _until(ledger, "searches", 4)
+        await _until(ledger, "searches", 5)
 
     assert (await audit(ledger, Tally(), key="a")).decisions == 2
     assert (await audit(ledger, Tally(), key="a")).same
-    assert not (await audit(ledger, Tally(), key="b")).same
+    assert (await audit(ledger, Tally(), key="b")).decisions == 3
+    assert (await audit(ledger, Tally(), key="b")).same
 
 
 def _to_loss(data: ExperimentPaused) -> list[Payload]:
@@ -300,24 +304,8 @@ async def _state(ledger: MemoryLedger, key: str) -> Count | None:
 async def _snapshot_past(ledger: MemoryLedger, facts: int) -> None:
     """Wait until a snapshot holds so many facts."""
     async with asyncio.timeout(10):
-        while (await recover(ledger, Tally(), 0)).facts < facts:  # noqa: ASYNC110 - saving is silent
+        while (await Snapshots(ledger, Tally(), 0).load()).facts < facts:  # noqa: ASYNC110 - saving is silent
             await asyncio.sleep(0.01)
-
-
-async def test_one_quarantined_key_stops_no_snapshots() -> None:
-    """Others are saved past it; a release that can fold it goes on with it at its start."""
-    ledger = MemoryLedger(partitions=1)
-    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "a"))
-    await _append(ledger, *(pause(number, "b") for number in range(1, 30)))
-    async with _running(host(ledger, Tally(), snapshot_every=5)):
-        await _until(ledger, "searches", 60)
-        await _snapshot_past(ledger, 25)
-    assert await _state(ledger, "a") is None
-
-    async with _running(host(ledger, Tally(breaks=False), snapshot_every=5)):
-        decided = await _until(ledger, "searches", 62)
-    assert [e.causeposition for e in decided if e.key == "a"] == [0, 0, 2, 2]
-    assert (await audit(ledger, Tally(breaks=False))).same
 
 
 async def test_a_decision_that_cannot_be_read_loses_nothing_of_its_key() -> None:
@@ -336,12 +324,12 @@ async def test_a_decision_that_cannot_be_read_loses_nothing_of_its_key() -> None
             while await ledger.end("searches", 0) < 43:  # noqa: ASYNC110 - it cannot be decoded
                 await asyncio.sleep(0.01)
             await _snapshot_past(ledger, 20)
-    fold = await recover(ledger, Tally(), 0)
+    image = await Snapshots(ledger, Tally(), 0).load()
 
-    assert list(fold.quarantined) == ["a"]
-    assert "newer Rung" in fold.quarantined["a"]
-    assert fold.parked["a"].known is not None
-    assert fold.parked["a"].known.state == Count(pauses=2, decisions=4)
+    assert list(image.parked) == ["a"]
+    assert "newer Rung" in image.parked["a"].reason
+    assert image.parked["a"].known is not None
+    assert image.parked["a"].known.state == Count(pauses=2, decisions=4)
 
 
 async def _ask(ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageDropped]) -> None:
@@ -359,100 +347,6 @@ async def _ask(ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageD
     await _append(
         ledger, fact(data, source="/rung/gateway", origin="g", sequence=number, time="t")
     )
-
-
-async def test_an_operator_has_a_key_tried_again() -> None:
-    """What broke it may be mended while the service runs; until then nothing is lost."""
-    ledger = MemoryLedger(partitions=1)
-    tally = Tally()
-    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "a"))
-    async with _running(host(ledger, tally)):
-        await _until(ledger, "deadletter", 1)
-        await _ask(ledger, MessageRetryRequested)
-        vain = await _until(ledger, "deadletter", 3)
-        await _append(ledger, pause(1, "b"))
-        await _until(ledger, "searches", 4)
-        tally.breaks = False
-        await _ask(ledger, MessageRetryRequested)
-        await _until(ledger, "searches", 6)
-        taken = await _until(ledger, "deadletter", 5)
-        await _append(ledger, pause(4, "a"))
-        decided = await _until(ledger, "searches", 8)
-
-    assert vain[0].data == vain[2].data
-    assert vain[0].origin != vain[2].origin
-    assert isinstance(taken[-1].data, MessageTaken)
-    assert [e.causeposition for e in decided if e.key == "a"] == [0, 0, 2, 2, 4, 4]
-    assert (await audit(ledger, tally)).same
-
-
-async def test_an_operator_drops_a_message() -> None:
-    """The key goes on without it, live, at a start from the beginning, and in an audit."""
-    ledger = MemoryLedger(partitions=1)
-    await _append(ledger, pause(1, "a"))
-    await ledger.append([Draft("experiments", "a", b"{")])
-    await _append(ledger, pause(3, "a"))
-    async with _running(host(ledger, Tally())):
-        await _until(ledger, "deadletter", 1)
-        assert not (await audit(ledger, Tally())).same
-        await _ask(ledger, MessageDropped)
-        await _until(ledger, "searches", 4)
-    verdict = await audit(ledger, Tally())
-
-    assert (verdict.same, verdict.decisions, verdict.pending) == (True, 4, 0)
-    async with _running(host(ledger, Tally())):
-        await _append(ledger, pause(4, "a"))
-        decided = await _until(ledger, "searches", 6)
-    assert [e.causeposition for e in decided] == [0, 0, 2, 2, 3, 3]
-
-
-async def test_a_dropped_message_is_all_that_its_key_has() -> None:
-    """What is no event has a key that no experiment has; other letters are answered behind it."""
-    ledger = MemoryLedger(partitions=1)
-    await ledger.append([Draft("experiments", "stray", b"{")])
-    await _append(ledger, pause(1, "a"))
-    async with _running(host(ledger, Tally())):
-        await _until(ledger, "deadletter", 1)
-        await _ask(ledger, MessageDropped)
-        events = await _until(ledger, "deadletter", 3)
-        await _append(ledger, pause(1, "stray"))
-        await _until(ledger, "searches", 4)
-
-    assert isinstance(events[-1].data, MessageTaken)
-    assert (await audit(ledger, Tally())).same
-
-
-async def test_the_next_message_that_cannot_be_folded_is_named() -> None:
-    """A key that goes on without a message may stand still at another one."""
-    ledger = MemoryLedger(partitions=1)
-    await _append(ledger, pause(1, "a"), kill(2, "a"), kill(3, "a"), pause(4, "a"))
-    async with _running(host(ledger, Tally())):
-        await _until(ledger, "deadletter", 1)
-        await _ask(ledger, MessageDropped)
-        events = await _until(ledger, "deadletter", 4)
-        first = {type(e.data): e.data.position for e in events[1:]}  # type: ignore[union-attr]
-        await _ask(ledger, MessageDropped)
-        await _until(ledger, "searches", 4)
-
-    assert first == {MessageDropped: 1, MessageRejected: 2, MessageTaken: 1}
-    assert (await audit(ledger, Tally())).same
-
-
-@pytest.mark.parametrize("snapshot_every", [1, 1_000])
-async def test_a_release_that_folds_a_message_says_so(snapshot_every: int) -> None:
-    """Nobody has to ask: the letter is settled, whether its key was parked or is folded anew."""
-    ledger = MemoryLedger(partitions=1)
-    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "b"))
-    async with _running(host(ledger, Tally(), snapshot_every=snapshot_every)):
-        await _until(ledger, "deadletter", 1)
-        await _until(ledger, "searches", 4)
-        if snapshot_every == 1:
-            await _snapshot_past(ledger, 3)
-    async with _running(host(ledger, Tally(breaks=False))):
-        events = await _until(ledger, "deadletter", 2)
-
-    assert isinstance(events[-1].data, MessageTaken)
-    assert events[-1].data.position == 1
 
 
 async def test_what_is_asked_of_a_relay_that_does_not_run_is_done_when_it_does() -> None:

@@ -1,6 +1,7 @@
 """Poison of each kind in each kind of component: it concerns itself alone, is on record, and ends.
 
-Periodic sinks are not here: they decode nothing. What a look of theirs raises is tried again.
+Processors are in `test_rejection.py`. Periodic sinks decode nothing: what a look of theirs raises
+is tried again.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import Rejected
 from rung.runtime.projection import Projection
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, serve
+from rung.runtime.service import Component, serve
 from rung.runtime.sink.batch_sink import BatchSink, Reject
 from rung.runtime.sink.sink import Sink
-from runtime.tally import Tally, kill, pause
+from runtime.tally import kill, pause
 
 _TOPIC: Final = "experiments"
 _BAD: Final = "p"
@@ -56,16 +57,6 @@ async def _caused(ledger: MemoryLedger, topic: str) -> set[str]:
         with contextlib.suppress(Exception):
             found.add(decode(record.value).cause or "")
     return found
-
-
-class _Processor:
-    reader = "searcher"
-
-    def component(self, *, breaks: bool) -> Component:
-        return Decider(Tally(breaks=breaks), 1)
-
-    async def effects(self, ledger: MemoryLedger) -> set[str]:
-        return await _caused(ledger, "searches")
 
 
 def _answer(data: PauseRequested | KillRequested, *, breaks: bool) -> list[Payload]:
@@ -222,7 +213,6 @@ class _Projection:
 
 
 _KINDS: Final[dict[str, Callable[[], _Kind]]] = {
-    "processor": _Processor,
     "relay": _Relay,
     "sink": _Sink,
     "batch sink": _BatchSink,
@@ -323,5 +313,4 @@ async def test_poison_concerns_itself_alone(
         await _until(is_settled)
     settled = [each for each in await _letters(ledger) if isinstance(each, MessageTaken)]
     assert [(each.reader, each.position) for each in settled] == [(it.reader, 1)]
-    decides_nothing = kind == "processor" and poison == "raising code"
-    assert (event.id in await it.effects(ledger)) == (not dropped and not decides_nothing)
+    assert (event.id in await it.effects(ledger)) == (not dropped)

@@ -1,4 +1,4 @@
-"""Snapshots in buckets: cut short, written over one another, with keys in quarantine."""
+"""Snapshots in buckets: cut short, written over one another, with keys that are left alone."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rung.events import Event, LedgerUnavailable
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime import PartitionFold
-from rung.runtime.processor.loop import refold, scan_decisions
+from rung.runtime.processor.replay import refold, scan_decisions
 from rung.runtime.processor.snapshot import Snapshots
 from runtime.tally import Count, Tally, pause
 
@@ -61,7 +61,7 @@ class Replica:
             assert folded.rejected is None
             if folded.new:
                 await _append(self._ledger, *folded.new)
-                self.fold.appended(len(folded.new))
+                self.fold.recorded.appended(len(folded.new))
 
     async def save(self) -> None:
         """Save, as far as there is room; only what is on record is saved."""

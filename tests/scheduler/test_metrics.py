@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from rung.events import Payload, encode, fact
+from rung.events import Payload, decode, encode, fact
+from rung.events.rejection import FactRejected
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import FactWriter, PartitionFold
 from rung.runtime.metrics import catalog
@@ -29,7 +30,7 @@ async def _until(read: Callable[[], _Told], wanted: _Told) -> None:
 
 
 async def test_a_request_that_cannot_be_read_is_measured_no_more_than_decided() -> None:
-    """It is one dead letter; the pools are decided, and measured, as before."""
+    """It is rejected; the pools are decided, and measured, as before."""
     ledger = MemoryLedger(partitions=1)
     writer = FactWriter(ledger, source="/rung/agent/n", origin="agent/n/0")
     asked = fact(requested("cccccccc.0.1"), source="/x", origin="x", sequence=1, time="t")
@@ -49,7 +50,8 @@ async def test_a_request_that_cannot_be_read_is_measured_no_more_than_decided() 
     serving.cancel()
     await asyncio.gather(serving, return_exceptions=True)
 
-    assert await ledger.end("deadletter", 0) == 1
+    placed = [decode(it.value).data for it in await ledger.read("placements", 0, 0, 9)]
+    assert [it.key for it in placed if isinstance(it, FactRejected)] == ["elsewhere"]
 
 
 async def test_slots_and_queues_are_read_from_what_is_folded() -> None:

@@ -5,11 +5,12 @@ from typing import get_args
 import msgspec
 import pytest
 
-from rung.events import Payload, encode, fact
+from rung.events import Event, Payload, encode, fact
 from rung.events.allocation import PoolConfigured
 from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import relayed
 from rung.events.installation import PoolUpgraded
+from rung.events.rejection import FactRejected
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor
 from rung.scheduler import Scheduler
@@ -443,7 +444,7 @@ def test_the_scheduler_is_a_process() -> None:
 def test_an_unknown_policy_stops_its_pool_alone(
     policy: str, options: dict[str, object], reason: str
 ) -> None:
-    """What a newer release put on record quarantines the pool; nothing of it is decided."""
+    """What a newer release put on record stops the pool; nothing of it is decided."""
     fold = PartitionFold(Scheduler())
     facts: list[Payload] = [
         PoolConfigured(pool="default", policy=policy, options=options),
@@ -452,12 +453,14 @@ def test_an_unknown_policy_stops_its_pool_alone(
         msgspec.structs.replace(joined("b"), pool="other"),
         msgspec.structs.replace(requested("f.0.1"), pool="other"),
     ]
-    decided = []
+    decided: list[Event] = []
     for number, data in enumerate(facts):
         event = fact(data, source="/rung/x", origin="x", sequence=number, time="t")
         folded = fold.fold(Record(event.topic, 0, number, event.key, encode(event)))
-        decided += [brief(each.data) for each in folded.new]
+        decided += folded.new
 
-    assert decided == ["granted f.0.1: b[0]"]
-    assert fold.quarantined.keys() == {"default"}
-    assert reason in fold.quarantined["default"]
+    rejected, granted = decided
+    assert isinstance(rejected.data, FactRejected)
+    assert brief(granted.data) == "granted f.0.1: b[0]"
+    assert fold.stuck.keys() == {"default"}
+    assert reason in fold.stuck["default"].reason

@@ -5,7 +5,7 @@ from typing import Final
 from rung.events import Event, Payload, encode, fact
 from rung.ledger import Record
 from rung.runtime import PartitionFold
-from rung.runtime.processor.fold import Image
+from rung.runtime.processor.image import Image
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
 from support.scheduler.scenario import joined, released, requested, withdrawn

@@ -23,6 +23,7 @@ from rung.events import (
     installation,
     ledger_import,
     metric,
+    rejection,
     seal,
     trial,
     webhook,
@@ -114,6 +115,10 @@ Payload = (
     | deadletter.MessageRetryRequested
     | deadletter.MessageDropped
     | deadletter.MessageTaken
+    | rejection.FactRejected
+    | rejection.KeyResumed
+    | rejection.FactRetried
+    | rejection.FactDropped
     | ledger_import.ImportStarted
     | ledger_import.ImportKeysListed
     | ledger_import.ImportCompleted
@@ -131,6 +136,13 @@ _RAISES_LEVEL: Final = (
     installation.PoolUpgraded,
     directory.ChangeRequested,
 )
+_ANYWHERE: Final = (
+    rejection.FactRejected,
+    rejection.KeyResumed,
+    rejection.FactRetried,
+    rejection.FactDropped,
+)
+"""Types whose events name their topic and their key."""
 _SUBJECTS: Final = (
     "checkpoint_id",
     "allocation_id",
@@ -189,6 +201,8 @@ class Event(Struct, frozen=True, gc=False):
     @property
     def topic(self) -> str:
         """Its topic; of a relayed decision, the topic that it is relayed to."""
+        if isinstance(self.data, _ANYWHERE):
+            return self.data.topic
         name = self.data.TOPIC
         if self.causeposition is None and TOPICS[name].holds == "decisions":
             found = relayed(type(self.data))
@@ -198,6 +212,8 @@ class Event(Struct, frozen=True, gc=False):
     @property
     def key(self) -> str:
         """The key that chooses its partition."""
+        if isinstance(self.data, _ANYWHERE):
+            return self.data.key
         key: str = getattr(self.data, TOPICS[self.topic].key)
         return key
 
@@ -209,6 +225,8 @@ def relayed(kind: type[Payload]) -> Relayed | None:
 
 def experiment_of(data: Payload) -> str | None:
     """Return the id of the experiment that the event is about, None if it is about none."""
+    if isinstance(data, _ANYWHERE):
+        return data.key if TOPICS[data.topic].key == "experiment_id" else None
     found: str | None = getattr(data, "experiment_id", None)
     if found is not None:
         return found
@@ -225,6 +243,8 @@ def subject_of(data: Payload) -> str:
     """Return the id of the narrowest thing that the event is about."""
     if isinstance(data, directory.ChangeRequested | directory.DirectoryChanged):
         return subject_of_change(data.change)
+    if isinstance(data, _ANYWHERE):
+        return data.key
     for name in _SUBJECTS:
         if name == "allocation_id" and name not in data.__struct_fields__:
             continue  # a request for a run is about the experiment, and names no allocation
@@ -270,12 +290,14 @@ def decision(  # noqa: PLR0913 - the attributes of the envelope
     position: int,
     index: int,
     traceparent: str | None = None,
+    request: Event | None = None,
 ) -> Event:
     """Wrap a decision; its id follows from the fact that caused it, so it is reproducible.
 
-    It carries the time of its fact, because processors have no clock.
+    It carries the time of its fact, because processors have no clock. Where the fact waited until
+    an operator's request (`rung.events.rejection`), position and index are those of the request.
     """
-    name = f"{cause.id}|{source}|{index}".encode()
+    name = f"{(request or cause).id}|{source}|{index}".encode()
     return Event(
         id=hashlib.blake2b(name, digest_size=16).hexdigest(),
         source=source,

@@ -36,6 +36,9 @@ HEARTBEATS: Final = "heartbeats"
 DEADLETTER: Final = "deadletter"
 IMPORTS: Final = "imports"
 SEALS: Final = "seals"
+ANY_DECISIONS: Final = "any topic of decisions"
+"""In place of a topic, of types that lie on each of them; an event of theirs names its topic."""
+ANY_FACTS: Final = "any topic of facts"
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
@@ -56,6 +59,19 @@ TOPICS: Final[dict[str, Topic]] = {
         Topic(SEALS, "place", "stream"),
     )
 }
+
+DECISIONS: Final[dict[str, tuple[str, ...]]] = {
+    EXPERIMENTS: (SEARCHES, RETIREMENTS),
+    POOLS: (PLACEMENTS,),
+    REQUESTS: (DIRECTORY,),
+}
+"""Each topic of facts with the topics of decisions on them."""
+FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
+
+
+def topics_of(name: str) -> tuple[str, ...]:
+    """Return the topics that a type's `TOPIC` stands for."""
+    return {ANY_DECISIONS: tuple(FACTS_OF), ANY_FACTS: tuple(DECISIONS)}.get(name, (name,))
 
 
 def partition_of(key: str, partitions: int) -> int:

@@ -202,9 +202,9 @@ def dead_letter(
     `asked` is that of the request whose retry failed.
     """
     record, reason, _ = rejected
-    origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}"
+    origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}/{record.position}"
     if asked is not None:
-        origin = f"{origin}/{record.position}{_AGAIN}"
+        origin += _AGAIN
     catalog.DEAD_LETTERS.labels(reader).inc()
     event = fact(
         MessageRejected(
@@ -218,7 +218,7 @@ def dead_letter(
         ),
         source=f"/rung/{reader}",
         origin=origin,
-        sequence=record.position if asked is None else asked,
+        sequence=0 if asked is None else asked,
         time=now(),
     )
     return Draft.of(event)

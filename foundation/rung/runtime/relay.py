@@ -7,7 +7,7 @@ which it saw events is itself on record. Relaying an event twice changes nothing
 * of a decision, the origin is the decision's key in that partition, and the sequence is made of
   its cause. A decision that two replicas wrote is relayed twice under one number, and counts once.
   Its position cannot serve as sequence, and causes grow within one key only: a key that was
-  quarantined for a while is relayed later than others.
+  left alone for a while is relayed later than others.
 
 An event that cannot be read, or makes the relay raise, becomes a dead letter; the relay goes on.
 

@@ -16,7 +16,7 @@ from rung.backoff import CHANCE
 from rung.events import Event, Payload, decode, fact
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.fact_writer import CLOCK, now
-from rung.runtime.processor.fold import is_new_fact
+from rung.runtime.processor.image import is_new_fact
 from rung.sim.objects import MemoryStore
 
 LATENCY_MS_MAX: Final = 20

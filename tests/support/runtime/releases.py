@@ -14,8 +14,10 @@ from msgspec import structs
 
 from rung.events import Event, Payload, decode, topic
 from rung.events.allocation import AllocationDropped
+from rung.events.deadletter import MessageRejected
 from rung.events.experiment import ExperimentEnded
 from rung.events.installation import PoolUpgraded
+from rung.events.rejection import FactRejected
 from rung.events.trial import RunRequested, TrialClosed, TrialRequested
 from rung.ledger import Ledger
 from rung.runtime import Assignment, ChangingAssignment, FactWriter, Processor, audit, host
@@ -218,8 +220,10 @@ async def assert_of_one_level(ledger: Ledger, levels: dict[str, int]) -> None:
 
 
 async def letters(ledger: Ledger) -> list[Event]:
-    """Return all dead letters."""
-    return [event for _, event in await _events(ledger, topic.DEADLETTER)]
+    """Return all dead letters, and what processors rejected."""
+    names = (topic.DEADLETTER, topic.SEARCHES, topic.PLACEMENTS)
+    events = [event for name in names for _, event in await _events(ledger, name)]
+    return [it for it in events if isinstance(it.data, MessageRejected | FactRejected)]
 
 
 async def _events(ledger: Ledger, name: str) -> Iterable[tuple[int, Event]]:

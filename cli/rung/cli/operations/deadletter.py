@@ -101,7 +101,7 @@ async def retry(letter_id: str, link: Link) -> None:
     """Have a component process a message again that it rejected.
 
     Useful once the cause is repaired: another release runs, or what the component depends on
-    answers again. A processor retries all of its quarantined keys when it starts.
+    answers again. A processor decides the rejected fact and those that waited after it.
     """
     async with link.client() as client:
         asked = await client.retry_dead_letter(letter_id)
@@ -154,9 +154,9 @@ def _effects(letter: DeadLetter) -> _Effects:
     match letter.reader_kind:
         case "processor":
             return _Effects(
-                f"{key} is quarantined: {reader} decides nothing more about it",
-                f"{reader} folds {key} again, from before the message on, with its present code,"
-                " and goes on with it if it can",
+                f"{key} stands still: {reader} decides nothing more about it",
+                f"{reader} decides the message with its present code, and then all of {key} that"
+                " waited after it",
                 f"{reader} skips the message for ever and goes on with {key}; audits skip it, too",
             )
         case "relay" | "sink":

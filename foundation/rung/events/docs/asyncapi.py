@@ -7,7 +7,7 @@ import msgspec
 from rung.events.codec import PAYLOADS, encode
 from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import Event, decision, fact, relayed
-from rung.events.topic import TOPICS
+from rung.events.topic import ANY_DECISIONS, ANY_FACTS, TOPICS, topics_of
 
 _TIME: Final = "2026-01-01T00:00:00.000Z"
 _ASKED: Final = "gateway"
@@ -29,7 +29,7 @@ def example_of(kind: str) -> Event:
     """Return an example of a type in its envelope."""
     data = next(example for example in EXAMPLES if kind == example.TYPE)
     cause = fact(EXAMPLES[0], source="/rung/gateway", origin="gateway/1f", sequence=1, time=_TIME)
-    if TOPICS[data.TOPIC].holds == "decisions":
+    if TOPICS[topics_of(data.TOPIC)[0]].holds == "decisions":
         return decision(data, source=f"/rung/{data.WRITER}", cause=cause, position=0, index=0)
     return fact(
         data,
@@ -92,7 +92,7 @@ def asyncapi() -> dict[str, Any]:
 def _writers(kind: str) -> list[tuple[str, str]]:
     """Return the topics on which events of a type lie, each with its writer."""
     record = PAYLOADS[kind]
-    found = [(record.TOPIC, record.WRITER)]
+    found = [(name, record.WRITER) for name in topics_of(record.TOPIC)]
     again = relayed(record)
     return found if again is None else [*found, again]
 
@@ -105,7 +105,7 @@ def _message(kind: str) -> dict[str, Any]:
         "contentType": "application/cloudevents+json",
         "x-writer": record.WRITER,
         "x-readers": list(record.READERS),
-        "x-key": TOPICS[record.TOPIC].key,
+        "x-key": TOPICS[record.TOPIC].key if record.TOPIC in TOPICS else "key",
         "payload": {"$ref": f"#/components/schemas/{record.__name__}"},
         "examples": [{"payload": msgspec.json.decode(encode(example_of(kind)))}],
     }
@@ -118,8 +118,14 @@ def _summary(kind: str) -> str:
 def events_page() -> str:
     """Return the page that lists every event, in Markdown."""
     lines = [_TITLE]
+    sections = {
+        ANY_DECISIONS: "Decisions of the runtime, which lie on each topic of decisions.",
+        ANY_FACTS: "Facts about the runtime's decisions, which lie on each topic of facts.",
+    }
     for name, topic in TOPICS.items():
-        lines += [f"## {name}", "", f"{topic.holds.capitalize()}, keyed by `{topic.key}`.", ""]
+        sections[name] = f"{topic.holds.capitalize()}, keyed by `{topic.key}`."
+    for name, text in sections.items():
+        lines += [f"## {name[0].upper() + name[1:] if ' ' in name else name}", "", text, ""]
         for kind in sorted(kind for kind, record in PAYLOADS.items() if name == record.TOPIC):
             record = PAYLOADS[kind]
             example = example_of(kind)
@@ -129,7 +135,11 @@ def events_page() -> str:
                 "",
                 _summary(kind),
                 f"Written by {record.WRITER}; read by {', '.join(record.READERS)}.",
-                *(f"Relayed by {by} to `{onto}`." for onto, by in _writers(kind)[1:]),
+                *(
+                    f"Relayed by {again.by} to `{again.topic}`."
+                    for again in [relayed(record)]
+                    if again is not None
+                ),
                 f"Key of the example: `{example.key}`.",
                 "",
                 "```json",

@@ -96,6 +96,7 @@ from rung.events.metric import (
     MetricsDeleted,
     MetricsReported,
 )
+from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     LogMatched,
@@ -531,6 +532,32 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     MessageDropped(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
     MessageTaken(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
+    FactRejected(
+        topic="searches",
+        key=_E,
+        partition=0,
+        position=1207,
+        reader="searcher",
+        reason="not an event: JSON is malformed",
+        value="{",
+    ),
+    KeyResumed(topic="searches", key=_E, reader="searcher"),
+    FactRetried(
+        topic="experiments",
+        key=_E,
+        reader="searcher",
+        partition=0,
+        position=1207,
+        rejection="5f0c8e1d3ab24c96b7d0e2f4a1938c57",
+    ),
+    FactDropped(
+        topic="experiments",
+        key=_E,
+        reader="searcher",
+        partition=0,
+        position=1207,
+        rejection="5f0c8e1d3ab24c96b7d0e2f4a1938c57",
+    ),
     InstallationUpgraded(ledger_id=_LEDGER, level=2, release="0.3.0"),
     ImportStarted(
         ledger_id=_LEDGER,

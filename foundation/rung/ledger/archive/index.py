@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from rung.events import topic
 from rung.events.errors import LedgerError, ObjectError
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger.archive.segment import ROOT, Place, Segment
-from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.storage import ObjectStore, open_store
 
 GROUPS: Final = {

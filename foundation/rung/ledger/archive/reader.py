@@ -8,11 +8,11 @@ from typing import Final, NamedTuple, Self
 
 from rung.events import TOPICS, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, ObjectMissing
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger import Draft, Record
 from rung.ledger.archive.index import Index, holes, pieces, read_index, resolve_ledger
 from rung.ledger.archive.segment import Opened, Place, Segment, open_segment
 from rung.ledger.archive.signed import read_heads
-from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.seals import HEADS
 from rung.storage import ObjectStore
 

@@ -12,12 +12,13 @@ from typing import Literal
 from msgspec import Struct, field
 
 from rung.events.errors import LedgerDamaged
+from rung.events.topic import FACTS_OF
 from rung.ledger import Record
 from rung.ledger.archive.index import Hole, Index, holes, read_index, resolve_ledger, tip_of
 from rung.ledger.archive.reader import DECIDED, fetch_segment, read_segment
 from rung.ledger.archive.segment import Header, Segment
 from rung.ledger.archive.signed import read_end
-from rung.ledger.export.format import FACTS_OF, cause_of
+from rung.ledger.export.format import cause_of
 from rung.storage import ObjectStore
 
 Kind = Literal["damaged", "chain", "missing", "differs", "strange"]

@@ -18,8 +18,8 @@ from blake3 import blake3
 
 from rung.events import topic
 from rung.events.errors import LedgerError
+from rung.events.topic import DECISIONS
 from rung.ledger.export.format import (
-    DECISIONS,
     STREAMS,
     VERSION,
     End,

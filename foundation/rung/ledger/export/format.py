@@ -23,6 +23,8 @@ from rung.events import Event, decode, decode_from, topic
 from rung.events.codec import decode_handled
 from rung.events.deadletter import MessageDropped
 from rung.events.errors import LedgerError, UndecodableEvent
+from rung.events.rejection import FactDropped, FactRetried
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger.port import Record
 from rung.ledger.seals import Heads, signed_by
 
@@ -33,14 +35,7 @@ VERSION_UNSEALED: Final = 1
 VERSION_WITHOUT_LETTERS: Final = 2
 """Of exports without dead letters."""
 END: Final = "rung-ledger-end"
-DECISIONS: Final = {
-    topic.EXPERIMENTS: (topic.SEARCHES, topic.RETIREMENTS),
-    topic.POOLS: (topic.PLACEMENTS,),
-    topic.REQUESTS: (topic.DIRECTORY,),
-}
-"""Each topic of facts with the topics of decisions on them."""
 STREAMS: Final = (topic.METRICS, topic.LOGS, topic.DEADLETTER, topic.IMPORTS)
-FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
 POINTING: Final = (*FACTS_OF, topic.DEADLETTER)
 """Topics whose events name a fact by its position."""
 TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
@@ -111,6 +106,7 @@ class _Cause(msgspec.Struct):
 
 
 _DROPS: Final = frozenset({MessageDropped.TYPE})
+_REQUESTS: Final = frozenset({FactRetried.TYPE, FactDropped.TYPE})
 _header_decoder: Final = msgspec.json.Decoder(Header)
 _end_decoder: Final = msgspec.json.Decoder(End)
 _line_decoder: Final = msgspec.json.Decoder(Line)
@@ -145,6 +141,14 @@ def drop_in(value: bytes) -> MessageDropped | None:
         return None
     assert isinstance(event.data, MessageDropped)
     return event.data if event.data.topic in DECISIONS else None
+
+
+def is_request(value: bytes) -> bool:
+    """Return whether a fact is an operator's request about a rejected one."""
+    try:
+        return decode_handled(value, _REQUESTS) is not None
+    except UndecodableEvent:
+        return False
 
 
 def parse_header(line: bytes | str) -> Header:

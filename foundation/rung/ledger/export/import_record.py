@@ -20,7 +20,8 @@ from rung.events.ledger_import import (
     ImportKeysListed,
     ImportStarted,
 )
-from rung.ledger.export.format import FACTS_OF
+from rung.events.rejection import FactRejected
+from rung.events.topic import FACTS_OF
 from rung.ledger.port import Draft, Ledger, Record, read_all
 
 _SOURCE: Final = "/rung/import"
@@ -217,6 +218,10 @@ def _invariant(value: bytes) -> tuple[bytes, tuple[int, int] | None]:
         event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
         position = msgspec.json.decode(event.pop("causeposition"), type=int)
         index = msgspec.json.decode(event["causeindex"], type=int)
+        if msgspec.json.decode(event["type"]) == FactRejected.TYPE:
+            data = msgspec.json.decode(event["data"], type=dict[str, msgspec.Raw])
+            lasting = {name: data[name] for name in data if name not in {"partition", "position"}}
+            event["data"] = msgspec.Raw(msgspec.json.encode(lasting))
     except (msgspec.DecodeError, KeyError):
         return value, None
     return msgspec.json.encode(event), (position, index)

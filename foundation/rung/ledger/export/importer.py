@@ -23,7 +23,8 @@ from typing import Final, NamedTuple
 from rung.events import partition_of, topic
 from rung.events.errors import LedgerError, LedgerUnavailable
 from rung.events.ledger_import import ImportStarted
-from rung.ledger.export.format import DECISIONS, FACTS_OF, POINTING, STREAMS
+from rung.events.topic import DECISIONS, FACTS_OF
+from rung.ledger.export.format import POINTING, STREAMS
 from rung.ledger.export.import_record import Import, ImportRecord, imports_of, unfinished
 from rung.ledger.export.staging import Place, Row, Staging
 from rung.ledger.port import Draft, Ledger, Record, Transactional, read_all

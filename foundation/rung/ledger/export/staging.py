@@ -14,14 +14,16 @@ import msgspec
 from rung.events import partition_of, topic
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
+from rung.events.rejection import FactRejected
+from rung.events.topic import FACTS_OF
 from rung.ledger.export.format import (
-    FACTS_OF,
     POINTING,
     VERSION_UNSEALED,
     Header,
     Parsed,
     drop_in,
     is_end,
+    is_request,
     parse_header,
     parse_line,
 )
@@ -33,14 +35,15 @@ _BATCH_BYTES: Final = 16 << 20
 _TABLES: Final = """
 CREATE TABLE lines (
     number INTEGER PRIMARY KEY, topic TEXT, partition INTEGER, position INTEGER, key TEXT,
-    id TEXT, value BLOB, pointing INTEGER, fact INTEGER, target INTEGER
+    id TEXT, value BLOB, pointing INTEGER, fact INTEGER, rejected INTEGER, target INTEGER
 );
 CREATE UNIQUE INDEX places ON lines (topic, partition, position);
 CREATE TABLE placed (number INTEGER PRIMARY KEY, position INTEGER);
 """
 _ROWS: Final = (
-    "SELECT number, topic, key, value, target, (SELECT position FROM placed"
-    " WHERE placed.number = lines.fact) FROM lines"
+    "SELECT number, topic, key, value, target,"
+    " (SELECT position FROM placed WHERE placed.number = lines.fact),"
+    " (SELECT position FROM placed WHERE placed.number = lines.rejected) FROM lines"
 )
 _INDEX: Final = "CREATE INDEX IF NOT EXISTS targets ON lines (topic, target, number)"
 
@@ -150,7 +153,9 @@ class Staging:
         self._database.execute("COMMIT")
 
     def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[Row]:
-        for number, name, key, value, target, fact in self._database.execute(query, parameters):
+        for number, name, key, value, target, fact, rejected in self._database.execute(
+            query, parameters
+        ):
             pointed = value
             if fact is not None:
                 drop = drop_in(value) if name == topic.DEADLETTER else None
@@ -159,6 +164,8 @@ class Staging:
                     if drop is None
                     else _with_place(value, fact, partition_of(drop.key, self._partitions))
                 )
+            if rejected is not None:
+                pointed = _with_place(pointed, rejected, target)
             yield Row(number, name, key, pointed, target)
 
     def _take(self, number: int, line: Parsed) -> None:
@@ -179,7 +186,7 @@ class Staging:
         event_id = line.event.id if line.event else None
         target = partition_of(line.key, self._partitions)
         self._database.execute(
-            "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 number,
                 *place,
@@ -189,6 +196,7 @@ class Staging:
                 line.value,
                 line.topic in POINTING,
                 fact,
+                self._rejected(number, line),
                 target,
             ),
         )
@@ -215,10 +223,29 @@ class Staging:
             return None
         cause, position = line.event.cause, line.event.causeposition
         found = self._line_at(FACTS_OF[line.topic], line.partition, position)
-        if found is None or found[1] not in {None, cause}:
+        if found is None or not (found[1] in {None, cause} or self._is_request(found[0])):
             raise LedgerError(
                 f"line {number}: the fact of this decision is missing; {cause} should be at "
                 f"position {position} of {FACTS_OF[line.topic]}/{line.partition}, further up"
+            )
+        return found[0]
+
+    def _is_request(self, number: int) -> bool:
+        """Return whether a line has a key go on, so that decisions on other facts refer to it."""
+        query = "SELECT value FROM lines WHERE number = ?"
+        (value,) = self._database.execute(query, (number,)).fetchone()
+        return is_request(value)
+
+    def _rejected(self, number: int, line: Parsed) -> int | None:
+        """Return the line number of the fact that a decision rejects."""
+        if line.event is None or not isinstance(line.event.data, FactRejected):
+            return None
+        data = line.event.data
+        found = self._line_at(FACTS_OF[line.topic], line.partition, data.position)
+        if found is None:
+            raise LedgerError(
+                f"line {number}: the rejected fact is missing; it should be at position"
+                f" {data.position} of {FACTS_OF[line.topic]}/{line.partition}, further up"
             )
         return found[0]
 
@@ -261,7 +288,7 @@ def _with_cause(value: bytes, position: int) -> bytes:
 
 
 def _with_place(value: bytes, position: int, partition: int) -> bytes:
-    """Return a drop of the fact at a new position, otherwise unchanged."""
+    """Return an event about the fact at a new position, otherwise unchanged."""
     event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     data = msgspec.json.decode(event["data"], type=dict[str, msgspec.Raw])
     data["partition"] = msgspec.Raw(str(partition).encode())

@@ -1,6 +1,7 @@
 """Audits decisions: decides every fact again and compares with the decisions on record.
 
-A decision on record whose fact is missing differs, too.
+A decision on record whose fact is missing differs, too. That a fact was rejected is taken from the
+record: it is no decision of the processor's.
 """
 
 from collections.abc import Iterator
@@ -11,10 +12,9 @@ from msgspec import Struct, field
 
 from rung.events import Payload
 from rung.ledger import Ledger
-from rung.runtime.deadletter import DeadLetters
-from rung.runtime.processor.fold import PartitionFold, Rejected
-from rung.runtime.processor.loop import refold, scan_decisions, take_decisions
+from rung.runtime.processor.fold import PartitionFold, Rejected, is_own
 from rung.runtime.processor.processor import Processor
+from rung.runtime.processor.replay import refold, scan_decisions, take_decisions
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -64,9 +64,8 @@ async def audit(ledger: Ledger, process: Processor[Any], *, key: str | None = No
 async def _audit_partition(
     ledger: Ledger, process: Processor[Any], partition: int, key: str | None, verdict: Verdict
 ) -> None:
-    letters = DeadLetters(ledger, process.name, process.facts, partition)
-    await letters.open()
-    fold: PartitionFold[Any] = PartitionFold(process, dropped=letters.dropped, only=key)
+    fold: PartitionFold[Any] = PartitionFold(process, only=None if key is None else {key})
+    facts = 0
     facts_end = await ledger.end(process.facts, partition)
     verdict.unreadable += map(_line, await scan_decisions(ledger, process, fold, partition))
     async for record, folded in refold(
@@ -74,14 +73,16 @@ async def _audit_partition(
     ):
         if key not in {None, record.key}:
             continue
-        if folded.rejected:
+        if folded.rejected and not folded.new:
             verdict.unreadable.append(_line(folded.rejected))
-        verdict.facts += record.topic == process.facts
-        recorded = [event.data for event in folded.recorded]
-        verdict.decisions += len(recorded)
+        if record.topic == process.facts and record.position >= facts:
+            verdict.facts += 1  # those that waited are folded once more
+            facts = record.position + 1
+        recorded = [event.data for event in folded.recorded if is_own(event.data)]
+        verdict.decisions += len(folded.recorded)
         verdict.pending += len(folded.new)
         decided = folded.decided or []
-        on_record = len(decided) - len(folded.new)
+        on_record = len(decided) - sum(is_own(event.data) for event in folded.new)
         verdict.differences += _compare(record.key, record.position, recorded, decided[:on_record])
     # A running service may have decided on facts that were appended meanwhile.
     await take_decisions(ledger, process, fold, partition, None)
@@ -96,7 +97,7 @@ async def _audit_partition(
 def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str, int, int]]:
     """Yield keys with decisions whose facts are missing: the first such fact, and how many."""
     missing: dict[str, list[int]] = {}
-    for key, cause in fold.waiting():
+    for key, cause in fold.recorded.waiting():
         if cause not in came:
             missing.setdefault(key, []).append(cause)
     return ((key, causes[0], len(causes)) for key, causes in missing.items())

@@ -9,10 +9,7 @@ the decisions that it caused, then the key's next fact. The decisions come from 
   itself is decided again, because a crash may have cut its decisions short: those that are
   missing, by index, are appended.
 
-Decisions on record are read twice, to bound memory. `scan` finds the last cause of each key, and
-keeps decisions that are recorded behind those of later facts (a key that was quarantined is
-decided later than others). `take` reads the others, just before the facts that caused them are
-folded; `lacks` tells when.
+Decisions on record are read twice, to bound memory (`recorded.py`).
 
 De-duplication is done here, once for all processors: a fact whose origin's sequence was already
 seen is dropped, and so is a decision whose cause is not later than the last one seen.
@@ -20,121 +17,48 @@ seen is dropped, and so is a decision whose cause is not later than the last one
 Decisions of the processor are no facts to it, also where a relay of another service appends them
 to the topic of facts.
 
-A key whose fact cannot be decoded, or makes the processor raise, is quarantined: nothing of it is
-folded or decided past that fact, until it is tried again. Other keys go on. A key whose logic
-level this release does not support is left alone in the same way, from the fact on that raises it.
+A fact that cannot be decoded, or makes the processor raise, is *rejected*: that is its only
+decision, authoritative like any other, also where this release could take the fact. Its key stands
+still, in the state before the fact, and the facts after it wait; other keys go on. An operator's
+request about that rejection (`rung.events.rejection`), a fact at position r, has the key go on:
+the rejected fact, unless it was dropped, and those that waited are read again and folded in their
+order. All their decisions have the cause r, with growing indices, and name as `cause` the fact
+that each follows from; the last one says that the key goes on. If another fact is rejected
+instead, the key stands still before that one. A request about another rejection has no effect.
+
+What a processor raised on leaves a state that is half folded: the key is *torn*, and the caller
+brings it again from what is on record (`adopt`) before it goes on or is saved.
+
+A key is *left alone* where this release cannot fold what is on record: its logic level is not
+supported, a decision on record cannot be decoded, or a fact that another release decided makes
+this one raise. Nothing is decided about it until a start at which it can be folded.
 
 A key that has ended keeps its last cause, by which decisions that a replica writes late are
 dropped; its state and marks are removed. Some facts reopen it, if the processor says so: they are
-decided on a state that the processor makes, which ends again. The ledger is read by `loop.py` and
-`audit/decisions.py`.
+decided on a state that the processor makes, which ends again. The ledger is read by `replay.py`.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Generic, NamedTuple
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Struct, field, structs
 
-from rung.events import Event, Payload, UndecodableEvent, decision, decode_from
-from rung.events.codec import PAYLOADS, decode_handled, decode_head
-from rung.events.envelope import experiment_of, level_of
-from rung.events.topic import TOPICS
+from rung.events import Event, Payload, UndecodableEvent, decision, decode
+from rung.events.codec import PAYLOADS, decode_handled
+from rung.events.envelope import level_of
+from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.ledger import Record
+from rung.runtime.fact_writer import now
+from rung.runtime.processor.image import NO_CAUSE, Cause, Image, KeyFold, Parked, Stuck
 from rung.runtime.processor.processor import Processor, Reopening, S, types_of
+from rung.runtime.processor.recorded import Recorded, cause_of
 
-Cause = tuple[int, int]
-"""Position of a fact, and which of its decisions it is."""
-
-_NO_CAUSE: Final = (-1, -1)
-_TRACES_MAX: Final = 1_000
-"""Experiments whose traces a key keeps; the oldest is removed first."""
-
-
-def is_new_fact(fact: Event, marks: MutableMapping[str, int]) -> bool:
-    """Return whether a fact is no repetition; move the mark of its origin."""
-    if fact.origin is None or fact.sequence is None:
-        return True
-    if fact.sequence <= marks.get(fact.origin, -1):
-        return False
-    marks[fact.origin] = fact.sequence
-    return True
-
-
-class KeyFold(Struct, Generic[S], omit_defaults=True):
-    """What is known of one key."""
-
-    state: S | None
-    """None: the key has ended."""
-    marks: dict[str, int] = field(default_factory=dict[str, int])
-    """Origin → the highest sequence folded."""
-    cause: Cause = _NO_CAUSE
-    """That of the last decision folded."""
-    traces: dict[str, str] = field(default_factory=dict[str, str])
-    """Experiment → the `traceparent` of the first fact about it that had one."""
-
-    def is_new(self, fact: Event) -> bool:
-        """Return whether a fact is no repetition; note it and its trace."""
-        if not is_new_fact(fact, self.marks):
-            return False
-        if fact.traceparent is not None:
-            self._remember(fact, fact.traceparent)
-        return True
-
-    def _remember(self, fact: Event, traceparent: str) -> None:
-        experiment_id = experiment_of(fact.data)
-        if experiment_id is None or experiment_id in self.traces:
-            return
-        self.traces[experiment_id] = traceparent
-        if len(self.traces) > _TRACES_MAX:
-            del self.traces[next(iter(self.traces))]
-
-    def trace_of(self, data: Payload, cause: Event) -> str | None:
-        """Return the trace of a decision.
-
-        It is that of its cause, unless the cause is about another experiment: a slot that one
-        experiment releases goes to another one, whose trace is another.
-        """
-        if not self.traces and cause.traceparent is None:
-            return None
-        experiment_id = experiment_of(data)
-        if cause.traceparent is not None and experiment_id in {None, experiment_of(cause.data)}:
-            return cause.traceparent
-        return None if experiment_id is None else self.traces.get(experiment_id)
-
-    def end(self) -> None:
-        """Keep what is needed of a key that has ended."""
-        self.state = None
-        self.marks = {}
-        self.traces = {}
-
-
-class Parked(Struct, Generic[S]):
-    """A quarantined key as it was some time before the fact that could not be folded."""
-
-    facts: int = 0
-    """Position of the next fact to fold."""
-    decisions: int = 0
-    """Position behind the decisions that are folded."""
-    known: KeyFold[S] | None = None
-    reason: str = ""
-    """Why it was quarantined."""
-    level: int = 0
-    """The logic level that the release did not support; 0: there was another reason."""
-
-
-class Image(Struct, Generic[S]):
-    """A partition's fold as a snapshot left it."""
-
-    facts: int = 0
-    """Position of the next fact to fold."""
-    decisions: int = 0
-    """Position behind the decisions that are folded, all of them."""
-    keys: dict[str, KeyFold[S]] = field(default_factory=dict[str, KeyFold[S]])
-    ahead: dict[str, int] = field(default_factory=dict[str, int])
-    """Key → the position of its next fact to fold, of keys that were saved later than others."""
-    parked: dict[str, Parked[S]] = field(default_factory=dict[str, Parked[S]])
-    """Quarantined keys."""
+_REASON_MAX: Final = 2_000
+_VALUE_MAX: Final = 4_096
+_REQUESTS: Final = types_of(FactRetried | FactDropped)
 
 
 class Rejected(NamedTuple):
@@ -154,10 +78,32 @@ class Folded(NamedTuple):
     decided: list[Payload] | None
     """What the processor decides today; None where that was not computed."""
     rejected: Rejected | None
+    """Why there is a new rejection, or, without one, why the key is left alone."""
 
 
 _NOTHING: Final = Folded([], [], None, None)
 _NONE_DECIDED: Final = Folded([], [], [], None)
+
+
+class _Head(Struct):
+    id: str
+
+
+class _Turn(Struct):
+    """What causes decisions: a fact, or an operator's request about all facts that waited."""
+
+    position: int
+    is_open: bool
+    """Whether decisions may be missing on record."""
+    index: int = 0
+    """Of the next decision."""
+    request: Event | None = None
+    stuck: Stuck | None = None
+    """Where the key stood, with a request."""
+    recorded: deque[Event] = field(default_factory=deque[Event])
+    """Decisions on record that are not folded yet, with a request."""
+    is_over: bool = False
+    """Whether the key stands still again, or is left alone."""
 
 
 class PartitionFold(Generic[S]):
@@ -168,18 +114,17 @@ class PartitionFold(Generic[S]):
         processor: Processor[S],
         image: Image[S] | None = None,
         *,
-        dropped: Collection[int] = (),
-        only: str | None = None,
+        only: Collection[str] | None = None,
     ) -> None:
         """Begin at the beginning, or where a snapshot ends.
 
         Args:
             processor: folds and decides.
             image: the snapshot.
-            dropped: positions of facts that an operator dropped; they are skipped.
-            only: the one key to fold; by default all.
+            only: the keys to fold; by default all.
         """
         image = image or Image()
+        image.release(processor.level)
         self._only = only
         self._processor = processor
         handled = types_of(processor.handles)
@@ -191,75 +136,69 @@ class PartitionFold(Generic[S]):
         self._reopening = processor if isinstance(processor, Reopening) else None
         self._keys = image.keys
         self._ahead = image.ahead
-        self._dropped = dropped
-        self._quarantined = {key: parked.reason for key, parked in image.parked.items()}
         self._began = image.decisions
         self.parked = image.parked
-        """Quarantined keys, and where to go on with them."""
-        self._last: dict[str, Cause] = {}
-        """Key → the last cause on record, of keys whose decisions are not all folded."""
-        self._front = -1
-        """The latest cause of all that were scanned."""
-        self._late: dict[str, deque[Event]] = {}
-        self._late_at: set[int] = set()
-        self._taken: dict[str, Cause] = {}
-        self._waiting: dict[str, deque[Event]] = {}
-        self._reach = -1
-        """The latest cause of all that were taken."""
+        """Keys that are left alone, and where to go on with them."""
+        self.torn: dict[str, str] = {}
+        """Keys whose state, or whose place to go on from, is to be brought → the rejection's id,
+        empty where they are left alone."""
+        self._turn: _Turn | None = None
+        """The request that is being carried out."""
         self.contradicted = False
         """Whether the snapshot is wrong: it lacks a decision on record."""
         self.facts = image.facts
-        self.decisions = image.decisions
-        self.unread = image.decisions
-        """Position of the next decision to take."""
-        self._scanned = image.decisions
-        """Position behind the last decision scanned; this fold appended those behind it."""
+        self.recorded: Final = Recorded(image.decisions)
+        """The decisions on record that are not folded yet."""
         self.changed: dict[str, None] = {}
         """Keys that were folded since the last snapshot."""
         for key, known in list(image.keys.items()):
             if known.state is not None and known.state.level > processor.level:
-                self._leave_alone(key, self._next_of(key), known.state.level)
+                self._leave_alone(key, self._next_of(key), known.state.level, on_record=False)
 
     @property
-    def quarantined(self) -> dict[str, str]:
-        """Keys that are not folded any more, with the reason."""
-        return self._quarantined
+    def stuck(self) -> dict[str, Stuck]:
+        """Keys that stand still, and where."""
+        return {key: it.stuck for key, it in self._keys.items() if it.stuck is not None}
+
+    @property
+    def decisions(self) -> int:
+        """Position behind the last decision on record."""
+        return self.recorded.end
 
     @property
     def settled(self) -> bool:
         """Whether all decisions on record are folded: only then may the fold be saved."""
-        return not self._last
-
-    def waiting(self) -> Iterator[tuple[str, int]]:
-        """Yield key and cause's position of decisions on record that wait for their facts."""
-        for events_of in (self._waiting, self._late):
-            for key, events in events_of.items():
-                if key not in self._quarantined:
-                    yield from ((key, _cause(event)[0]) for event in events)
+        return self.recorded.settled
 
     def state(self, key: str) -> S | None:
-        """Return a key's state; None if it is not known or has ended."""
+        """Return a key's state; None if it is not known, has ended or stands still."""
         known = self._keys.get(key)
-        return known.state if known else None
+        return known.state if known and known.stuck is None else None
 
     def states(self) -> Iterator[S]:
-        """Yield the states of all keys that live and are not quarantined."""
-        return (known.state for known in self._keys.values() if known.state is not None)
+        """Yield the states of all keys that live and go on."""
+        return (
+            known.state
+            for known in self._keys.values()
+            if known.state is not None and known.stuck is None
+        )
 
     def known(self, key: str) -> KeyFold[S] | None:
-        """Return the fold of a key; None if it is not known or is quarantined."""
-        return self._keys.get(key)
+        """Return the fold of a key; None if it is not known, is left alone or torn."""
+        return None if key in self.torn else self._keys.get(key)
 
-    def park(self, key: str, parked: Parked[S]) -> None:
-        """Note from where a quarantined key is to go on."""
-        self.parked[key] = parked
-        self.changed[key] = None
-
-    def adopt(self, key: str, known: KeyFold[S]) -> None:
-        """Go on with a key that was quarantined, as another fold of its facts left it."""
-        self._quarantined.pop(key, None)
-        self.parked.pop(key, None)
-        self._keys[key] = known
+    def adopt(self, key: str, it: Parked[S]) -> None:
+        """Take a torn key as what is on record gives it, unless it is another one by now."""
+        if key not in self.torn:
+            return
+        if key in self.parked:
+            old = self.parked[key]
+            self.parked[key] = structs.replace(it, reason=old.reason, level=old.level)
+        elif it.known and it.known.stuck and it.known.stuck.rejection == self.torn[key]:
+            self._keys[key] = it.known
+        else:
+            return
+        del self.torn[key]
         self.changed[key] = None
 
     def record(self, records: Sequence[Record]) -> list[Rejected]:
@@ -270,159 +209,224 @@ class PartitionFold(Generic[S]):
         """Find the causes on record; return records that cannot be read; their keys are parked."""
         rejected = []
         for record in records:
-            assert record.position == self._scanned == self.decisions, (record, self.decisions)
-            self._scanned = self.decisions = record.position + 1
+            self.recorded.scan_next(record)
             if self._skips(record.key):
                 continue
             try:
-                cause = _cause_on_record(record)
-                if not self._is_later(record.key, cause, self._last):
-                    continue
-                late = cause[0] < self._front
-                if late:
-                    event = decode_from(record.topic, record.value)
+                cause = self.recorded.scan(record, self._cause_of(record.key))
             except UndecodableEvent as error:
-                rejected.append(self._reject(record, str(error)))
+                rejected.append(self._park(record, str(error)))
                 continue
-            self.contradicted |= cause[0] < self._next_of(record.key)
-            self._last[record.key] = cause
-            if late:
-                self._late.setdefault(record.key, deque()).append(event)
-                self._late_at.add(record.position)
-            self._front = max(self._front, cause[0])
+            if cause is not None:
+                self.contradicted |= cause[0] < self._next_of(record.key)
         return rejected
-
-    def lacks(self, position: int) -> bool:
-        """Return whether decisions are to be taken before the fact at a position is folded."""
-        return self.unread < self._scanned and self._reach <= position
-
-    @property
-    def untaken(self) -> int:
-        """How many decisions were scanned and not taken yet."""
-        return self._scanned - self.unread
 
     def take(self, records: Sequence[Record]) -> list[Rejected]:
         """Take scanned decisions; return records that cannot be read; their keys are parked."""
         rejected = []
         for record in records:
-            assert record.position == self.unread, (record, self.unread)
-            self.unread += 1
+            self.recorded.take_next(record)
             if self._skips(record.key):
                 continue
             try:
-                cause = _cause_on_record(record)
-                if not self._is_later(record.key, cause, self._taken):
-                    continue
-                self._taken[record.key] = cause
-                if record.position in self._late_at:
-                    continue
-                self._reach = max(self._reach, cause[0])
-                event = decode_from(record.topic, record.value)
+                self.recorded.take(record, self._cause_of(record.key))
             except UndecodableEvent as error:
-                rejected.append(self._reject(record, str(error)))
-                continue
-            self._waiting.setdefault(record.key, deque()).append(event)
-        if self.unread == self._scanned:
-            self._taken.clear()
+                rejected.append(self._park(record, str(error)))
+        self.recorded.all_taken()
         return rejected
 
-    def appended(self, count: int) -> None:
-        """Note that decisions of this fold were appended."""
-        self.decisions += count
-
     def _skips(self, key: str) -> bool:
-        return key in self._quarantined or (self._only is not None and key != self._only)
+        return key in self.parked or (self._only is not None and key not in self._only)
 
-    def _is_later(self, key: str, cause: Cause, seen: dict[str, Cause]) -> bool:
+    def _cause_of(self, key: str) -> Cause:
         known = self._keys.get(key)
-        return cause > (seen.get(key) or (known.cause if known else _NO_CAUSE))
+        return known.cause if known else NO_CAUSE
 
     def _next_of(self, key: str) -> int:
-        return max(self._ahead.get(key, 0), self.facts)
-
-    def _reject(self, record: Record, reason: str) -> Rejected:
-        """Quarantine the key of a record and drop its state, which may be half folded."""
-        self._quarantine(record.key, reason)
-        self.changed.pop(record.key, None)
-        return Rejected(record, reason)
-
-    def _quarantine(self, key: str, reason: str) -> None:
-        self._quarantined[key] = reason
-        for known in (self._keys, self._last, self._waiting, self._late):
-            known.pop(key, None)
-
-    def _leave_alone(self, key: str, position: int, level: int) -> str:
-        """Quarantine a key from the fact with an unsupported level on; return why."""
-        known = self._processor.level
-        reason = (
-            f"its logic level {level} is newer than those that this release of "
-            f"{self._processor.name} knows (up to {known}): start a newer release"
-        )
-        # Where decisions are on record and not folded, their beginning is not known.
-        decisions = self._began if key in self._last else self.decisions
-        parked = Parked(position, decisions, self._keys.get(key), reason, level)
-        self._quarantine(key, reason)
-        self.park(key, parked)
-        return reason
+        return self._ahead.get(key, self.facts) if self._ahead else self.facts
 
     def fold(self, record: Record, *, compare: bool = False) -> Folded:
-        """Fold one fact and its decisions.
+        """Fold one fact and its decisions; it must not be one that `resumes` its key.
 
         With `compare` it is decided also where its decisions are on record, and these must name
         this fact as their cause.
         """
         assert record.position >= self.facts, (record, self.facts)
         self.facts = record.position + 1
-        if self._skips(record.key) or record.position < self._ahead.get(record.key, 0):
+        if self._passes_by(record):
             return _NOTHING
+        known = self._keys.get(record.key)
+        recorded, is_open = self.recorded.of(record)
+        if known is not None and known.stuck is not None:
+            # What is on record here was written by a release that took the rejected fact before
+            # it knew of the rejection, which is older.
+            return _NOTHING
+        for event in recorded:
+            if cause_of(event)[0] != record.position:
+                reason = (
+                    f"decision {event.id} is caused by position {cause_of(event)[0]}, where no"
+                    " fact of its key lies"
+                )
+                return Folded([], [], None, self._park(record, reason))
+        turn = _Turn(record.position, is_open)
+        return self._fold(record, turn, recorded, compare=compare)
+
+    def resumes(self, record: Record) -> int | None:
+        """Return the position of the rejected fact if a fact has its key go on from there."""
+        known = self._keys.get(record.key)
+        if known is None or known.stuck is None or self._passes_by(record):
+            return None
+        request = _request_in(record)
+        if request is None or _rejection_of(request) != known.stuck.rejection:
+            return None
+        return known.stuck.position
+
+    def resume(self, record: Record) -> None:
+        """Begin to carry out a request, a fact that `resumes` its key.
+
+        `fold_waiting` is to be called with all of the key's facts from the rejected one up to
+        this one, then `end_waiting`. A torn key must have been brought before.
+        """
+        assert record.position >= self.facts, (record, self.facts)
+        assert record.key not in self.torn, record
+        self.facts = record.position + 1
+        known = self._keys[record.key]
+        recorded, is_open = self.recorded.of(record)
+        self._turn = _Turn(
+            record.position,
+            is_open,
+            request=_request_in(record),
+            stuck=known.stuck,
+            recorded=deque(it for it in recorded if cause_of(it)[0] == record.position),
+        )
+        known.stuck = None
+        self.changed[record.key] = None
+
+    def fold_waiting(
+        self, records: Sequence[Record], *, compare: bool = False
+    ) -> list[tuple[Record, Folded]]:
+        """Fold facts that waited, the next ones of the key; return the result of each."""
+        turn = self._turn
+        assert turn is not None
+        assert turn.stuck is not None
+        assert turn.request is not None
+        found = []
+        for record in records:
+            if turn.is_over:
+                break
+            rejected = record.position == turn.stuck.position
+            if not (rejected and isinstance(turn.request.data, FactDropped)):
+                recorded = _recorded_of(record, turn.recorded)
+                step = structs.replace(turn, is_open=turn.is_open and not turn.recorded)
+                found.append((record, self._fold(record, step, recorded, compare=compare)))
+                turn.index, turn.is_over = step.index, step.is_over
+        return found
+
+    def end_waiting(self, record: Record) -> Folded:
+        """Note that all facts that waited are folded; the key goes on."""
+        turn, self._turn = self._turn, None
+        assert turn is not None
+        assert turn.request is not None
+        if turn.is_over:
+            return _NOTHING
+        known = self._keys[record.key]
+        recorded = list(turn.recorded)
+        if len(recorded) > 1 or not all(isinstance(it.data, KeyResumed) for it in recorded):
+            reason = f"decision {recorded[0].id} on record follows from no fact that waited"
+            return Folded([], [], None, self._park(record, reason))
+        new: list[Event] = []
+        if not recorded and turn.is_open:
+            data = KeyResumed(
+                topic=self._processor.decisions, key=record.key, reader=self._processor.name
+            )
+            new.append(self._decision(data, turn.request, turn, turn.index, None))
+        self._evolve(record.key, known, recorded + new)
+        return Folded(new, recorded, None, None)
+
+    def _passes_by(self, record: Record) -> bool:
+        return self._skips(record.key) or record.position < self._ahead.get(record.key, 0)
+
+    def _fold(
+        self, record: Record, turn: _Turn, recorded: list[Event], *, compare: bool
+    ) -> Folded:
+        """Fold a fact with its decisions on record; reject it where that fails."""
+        if recorded and isinstance(recorded[0].data, FactRejected):
+            self._stop(record, turn, recorded[0], recorded[0].data)
+            return Folded([], recorded[:1], None, None)
+        turn.index += len(recorded)
+        known = self._keys.get(record.key)
+        is_torn = False
         try:
-            if record.position in self._dropped:
-                return self._pass(record)
             fact = decode_handled(record.value, self._types)
-            if fact is None:
-                return self._pass(record)
-            level = level_of(fact.data)
+            level = 1 if fact is None else level_of(fact.data)
             if level > self._processor.level:
-                reason = self._leave_alone(record.key, record.position, level)
-                return Folded([], [], None, Rejected(record, reason, level))
-            return self._fold(record, fact, compare=compare)
+                on_record = bool(recorded) or not turn.is_open
+                return self._fold_unsupported(record, turn, level, on_record=on_record)
+            is_torn = True
+            if turn.request is None and compare and fact is not None:
+                _check_causes(recorded, fact, record.position)
+            folded = self._fold_event(record, turn, fact, recorded, compare=compare)
         except UndecodableEvent as error:
             reason = str(error)
         except Exception as error:  # noqa: BLE001 - whatever a processor raises concerns its key alone
             reason = f"{type(error).__name__}: {error}"
-        return Folded([], [], None, self._reject(record, reason))
+        else:
+            turn.index += len(folded.new)
+            return folded
+        if recorded or not turn.is_open:
+            turn.is_over = True
+            return Folded([], [], None, self._park(record, reason))
+        if known is None:
+            self._keys[record.key] = KeyFold(self._processor.initial(record.key))
+            is_torn = False
+        return self._reject(record, turn, reason, is_torn=is_torn)
 
-    def _pass(self, record: Record) -> Folded:
-        """Skip a fact that is not decided today, but fold its decisions on record."""
-        known = self._keys.get(record.key)
-        if record.key not in self._last or known is None:
-            return _NONE_DECIDED
-        recorded = self._take_recorded(record)
-        self._evolve(record.key, known, recorded)
-        return Folded([], recorded, [], None)
+    def _fold_unsupported(
+        self, record: Record, turn: _Turn, level: int, *, on_record: bool
+    ) -> Folded:
+        """Leave a key alone from the fact with an unsupported level on."""
+        turn.is_over = True
+        reason = self._leave_alone(record.key, record.position, level, on_record=on_record)
+        if turn.request is not None:  # it is to go on before the request
+            self.torn[record.key] = ""
+        return Folded([], [], None, Rejected(record, reason, level))
 
-    def _fold(self, record: Record, fact: Event, *, compare: bool) -> Folded:
+    def _fold_event(
+        self,
+        record: Record,
+        turn: _Turn,
+        fact: Event | None,
+        recorded: list[Event],
+        *,
+        compare: bool,
+    ) -> Folded:
+        if fact is None:
+            return self._pass(record, recorded)
         known = self._keys.get(record.key)
         if known is None:
             known = self._keys[record.key] = KeyFold(self._processor.initial(record.key))
         if known.state is None and not self._reopen(record.key, known, fact):
-            return self._pass(record)
+            return self._pass(record, recorded)
         assert known.state is not None
         if not known.is_new(fact):
-            return _NOTHING
+            return self._pass(record, recorded) if recorded else _NOTHING
         self.changed[record.key] = None
         self._processor.evolve(known.state, fact.data)
-        last = self._last.get(record.key)
-        if last is None:
-            return self._decide(record, known, fact, [])
-        recorded = self._take_recorded(record)
-        if compare:
-            _check_causes(recorded, fact, record.position)
-        if record.position >= last[0]:
-            return self._decide(record, known, fact, recorded)
+        if turn.is_open:
+            return self._decide(record, turn, known, fact, recorded)
         decided = self._processor.decide(known.state, fact.data) if compare else None
         self._evolve(record.key, known, recorded)
         return Folded([], recorded, decided, None) if recorded or compare else _NOTHING
+
+    def _pass(self, record: Record, recorded: list[Event]) -> Folded:
+        """Skip a fact that is not decided today, but fold its decisions on record."""
+        if not recorded:
+            return _NONE_DECIDED
+        known = self._keys.get(record.key)
+        if known is None:
+            known = self._keys[record.key] = KeyFold(self._processor.initial(record.key))
+        self._evolve(record.key, known, recorded)
+        return Folded([], recorded, [], None)
 
     def _reopen(self, key: str, known: KeyFold[S], fact: Event) -> bool:
         """Give a key that has ended a state again, if the fact is one that asks for it."""
@@ -432,7 +436,7 @@ class PartitionFold(Generic[S]):
         return True
 
     def _decide(
-        self, record: Record, known: KeyFold[S], fact: Event, recorded: list[Event]
+        self, record: Record, turn: _Turn, known: KeyFold[S], fact: Event, recorded: list[Event]
     ) -> Folded:
         """Decide, and complete what is on record."""
         assert known.state is not None
@@ -441,47 +445,90 @@ class PartitionFold(Generic[S]):
             self._evolve(record.key, known, [])
             return _NONE_DECIDED
         new = [
-            decision(
-                decided[index],
-                source=self._source,
-                cause=fact,
-                position=record.position,
-                index=index,
-                traceparent=known.trace_of(decided[index], fact),
-            )
-            for index in range(len(recorded), len(decided))
+            self._decision(data, fact, turn, turn.index + ahead, known.trace_of(data, fact))
+            for ahead, data in enumerate(decided[len(recorded) :])
         ]
         self._evolve(record.key, known, recorded + new)
         return Folded(new, recorded, decided, None)
+
+    def _decision(
+        self, data: Payload, fact: Event, turn: _Turn, index: int, traceparent: str | None
+    ) -> Event:
+        return decision(
+            data,
+            source=self._source,
+            cause=fact,
+            position=turn.position,
+            index=index,
+            traceparent=traceparent,
+            request=turn.request,
+        )
 
     def _evolve(self, key: str, known: KeyFold[S], events: list[Event]) -> None:
         self.changed[key] = None
         for event in events:
             if known.state is not None and event.type in self._decided:
                 self._processor.evolve(known.state, event.data)
-            known.cause = _cause(event)
+            known.cause = cause_of(event)
         if known.state is not None and self._processor.ended(known.state):
             known.end()
 
-    def _take_recorded(self, record: Record) -> list[Event]:
-        """Return the decisions on record that this fact caused."""
-        recorded: list[Event] = []
-        for events_of in (self._waiting, self._late):
-            events = events_of.get(record.key)
-            if events is None:
-                continue
-            while events and _cause(events[0])[0] <= record.position:
-                event = events.popleft()
-                assert _cause(event)[0] == record.position, (
-                    f"decision {event.id} is caused by position {_cause(event)[0]}, "
-                    "where no fact of its key lies"
-                )
-                recorded.append(event)
-            if not events:
-                del events_of[record.key]
-        if record.position >= self._last[record.key][0]:
-            del self._last[record.key]
-        return recorded
+    def _reject(self, record: Record, turn: _Turn, reason: str, *, is_torn: bool) -> Folded:
+        """Decide that a fact is rejected."""
+        data = FactRejected(
+            topic=self._processor.decisions,
+            key=record.key,
+            partition=record.partition,
+            position=record.position,
+            reader=self._processor.name,
+            reason=reason[:_REASON_MAX],
+            value=record.value[:_VALUE_MAX].decode(errors="replace"),
+        )
+        event = self._decision(data, _event_in(record, data), turn, turn.index, None)
+        event = structs.replace(event, time=now())
+        self._stop(record, turn, event, data)
+        if is_torn:
+            self.torn[record.key] = event.id
+        return Folded([event], [], None, Rejected(record, data.reason))
+
+    def _stop(self, record: Record, turn: _Turn, event: Event, data: FactRejected) -> None:
+        """Have a key stand still before a fact that a decision rejects."""
+        known = self._keys.get(record.key)
+        if known is None:
+            known = self._keys[record.key] = KeyFold(self._processor.initial(record.key))
+        known.stuck = Stuck(event.id, record.position, data.reason)
+        known.cause = cause_of(event)
+        self.changed[record.key] = None
+        turn.is_over = True
+
+    def _park(self, record: Record, reason: str) -> Rejected:
+        """Leave a key alone because of a record; where it is to go on is still to be brought."""
+        self._forget(record.key)
+        self.parked[record.key] = Parked(reason=reason)
+        self.torn[record.key] = ""
+        self.changed.pop(record.key, None)
+        return Rejected(record, reason)
+
+    def _leave_alone(self, key: str, position: int, level: int, *, on_record: bool) -> str:
+        """Leave a key alone from the fact with an unsupported level on; return why.
+
+        `on_record` says whether decisions from that fact on are on record.
+        """
+        known = self._processor.level
+        reason = (
+            f"its logic level {level} is newer than those that this release of "
+            f"{self._processor.name} knows (up to {known}): start a newer release"
+        )
+        # Where decisions are on record and not folded, their beginning is not known.
+        decisions = self._began if on_record else self.decisions
+        self.parked[key] = Parked(position, decisions, self._keys.get(key), reason, level)
+        self.changed[key] = None
+        self._forget(key)
+        return reason
+
+    def _forget(self, key: str) -> None:
+        self._keys.pop(key, None)
+        self.recorded.forget(key)
 
 
 def _check_causes(recorded: list[Event], fact: Event, position: int) -> None:
@@ -493,22 +540,42 @@ def _check_causes(recorded: list[Event], fact: Event, position: int) -> None:
         )
 
 
-def _cause_on_record(record: Record) -> Cause:
-    """Return the cause of a decision on record.
+def _recorded_of(record: Record, recorded: deque[Event]) -> list[Event]:
+    """Remove and return the next decisions on record, as far as they are on a fact that waited."""
+    if not recorded:
+        return []
+    first = recorded[0].data
+    if isinstance(first, FactRejected):
+        return [recorded.popleft()] if first.position == record.position else []
+    found = []
+    with contextlib.suppress(msgspec.DecodeError):
+        name = msgspec.json.decode(record.value, type=_Head).id
+        while recorded and recorded[0].cause == name and is_own(recorded[0].data):
+            found.append(recorded.popleft())
+    return found
 
-    Raises:
-        UndecodableEvent: it is no event known to this version, or names no cause.
-    """
-    head = decode_head(record.value)
-    if head.causeposition is None or head.causeindex is None:
-        assert TOPICS[record.topic].holds == "decisions", record
-        decode_from(record.topic, record.value)
-    assert head.causeposition is not None, record
-    assert head.causeindex is not None, record
-    return head.causeposition, head.causeindex
+
+def is_own(data: Payload) -> bool:
+    """Return whether a decision is the processor's, not the runtime's."""
+    return not isinstance(data, FactRejected | KeyResumed)
 
 
-def _cause(event: Event) -> Cause:
-    assert event.causeposition is not None, event
-    assert event.causeindex is not None, event
-    return event.causeposition, event.causeindex
+def _request_in(record: Record) -> Event | None:
+    """Return the operator's request that a fact is; None for others."""
+    with contextlib.suppress(UndecodableEvent):
+        return decode_handled(record.value, _REQUESTS)
+    return None
+
+
+def _rejection_of(request: Event) -> str:
+    assert isinstance(request.data, FactRetried | FactDropped), request
+    return request.data.rejection
+
+
+def _event_in(record: Record, data: FactRejected) -> Event:
+    """Return the event of a rejected fact; of one that cannot be decoded, one with its place."""
+    try:
+        return decode(record.value)
+    except UndecodableEvent:
+        place = f"{record.topic}/{record.partition}/{record.position}/{record.key}"
+        return Event(place, "", record.key, now(), data)

@@ -11,9 +11,10 @@ append and saves a snapshot, so that the next one starts quickly.
 Snapshots are saved beside the loop. If they cannot be saved it goes on without: they only shorten
 the next start.
 
-A key that was quarantined is retried at each start, and when an operator asks for it: from the
-newest snapshot, beside the loop, until it has caught up. A key of a logic level that this release
-does not support waits in the same way for a replica of a newer release, but is no dead letter.
+A fact that a processor raises on leaves half a state behind. It is brought again from the newest
+snapshot and what is on record after it, for all such keys at once, before the next snapshot is
+saved; or for one key, when an operator has it go on before that. A key that this release leaves
+alone is tried again at each start.
 """
 
 import asyncio
@@ -27,17 +28,17 @@ import structlog
 from rung.events import Event, Fenced, LedgerError, LedgerUnavailable
 from rung.ledger import Draft, Ledger, Record, staged
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
-from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
-from rung.runtime.health.loops import CURRENT_LOOP
+from rung.runtime.deadletter import log_rejected
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
-from rung.runtime.processor.fold import Folded, Image, KeyFold, PartitionFold, Rejected
+from rung.runtime.processor.fold import PartitionFold, Rejected
+from rung.runtime.processor.image import Image, Parked
 from rung.runtime.processor.processor import Processor, S
+from rung.runtime.processor.replay import mend, resume, scan_decisions, take_decisions
 from rung.runtime.processor.snapshot import Snapshots
-from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
+from rung.runtime.retry import supervise
 from rung.runtime.shield import finish
 
-_READ_MAX: Final = 2_000
 APPEND_MAX: Final = 1_000
 """Decisions that are encoded and appended at once."""
 _WORTH_SAVING: Final = 500
@@ -92,8 +93,6 @@ class _Hosted:
         self._snapshot_every = snapshot_every
         self._observer = observer
         self._snapshots: Snapshots[Any] = Snapshots(ledger, processor, partition)
-        self._dead_letters = DeadLetters(ledger, processor.name, processor.facts, partition)
-        self._dead_decisions = DeadLetters(ledger, processor.name, processor.decisions, partition)
         self._fold: PartitionFold[Any] = PartitionFold(processor)
         self._snapshotted = 0
         """Up to which fact a snapshot was saved, or tried to."""
@@ -114,7 +113,6 @@ class _Hosted:
         self._broken = False
         if self._observer is not None:
             self._observer.begin(self._partition, self._fold)
-        retrying = asyncio.create_task(self._retry())
         measured = contextlib.ExitStack()
         measured.enter_context(catalog.KEYS_LEFT_ALONE.read_from(self._left_alone))
         try:
@@ -131,31 +129,26 @@ class _Hosted:
             measured.close()
             if self._observer is not None:
                 self._observer.end(self._partition)
-            others = [task for task in (retrying, self._saving) if task is not None]
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            if self._saving is not None:
+                self._saving.cancel()
+                await asyncio.gather(self._saving, return_exceptions=True)
 
     def _left_alone(self) -> dict[tuple[str, ...], float]:
-        count = sum(bool(parked.level) for parked in self._fold.parked.values())
-        return {(self._processor.name, str(self._partition)): count}
+        return {(self._processor.name, str(self._partition)): len(self._fold.parked)}
 
     async def _start(self) -> None:
         """Recover what is on record, and report what of it cannot be read."""
-        await self._dead_letters.open()
-        await self._dead_decisions.open()
         image = await self._snapshots.load()
         rejected = await self._recover(image)
         if self._fold.contradicted:
             _log.warning("snapshot ignored: it lacks decisions", **self._place)
             rejected = await self._recover(Image())
         self._snapshotted = self._fold.facts
-        await self._park(rejected)
-        await self._reject(rejected)
+        self._report(rejected)
         _log.info("partition folded", facts=self._fold.facts, **self._place)
 
     async def _recover(self, image: Image[Any]) -> list[Rejected]:
-        self._fold = PartitionFold(self._processor, image, dropped=self._dead_letters.dropped)
+        self._fold = PartitionFold(self._processor, image)
         return await scan_decisions(self._ledger, self._processor, self._fold, self._partition)
 
     async def _leave(self) -> None:
@@ -168,6 +161,7 @@ class _Hosted:
                 _log.warning("left without a snapshot", **self._place)
 
     async def _take(self, records: Sequence[Record]) -> None:
+        decided: list[Event] = []
         async with self._ahead():
             rejected = await take_decisions(
                 self._ledger, self._processor, self._fold, self._partition, records[-1].position
@@ -175,18 +169,33 @@ class _Hosted:
             started = time.perf_counter()
             new: list[Event] = []
             for record in records:
+                if self._fold.resumes(record) is not None:
+                    await self._append(new)
+                    decided += new
+                    new = await self._resume(record, rejected)
+                    continue
                 folded = self._fold.fold(record)
                 new += folded.new
                 if folded.rejected:
                     rejected.append(folded.rejected)
             self._seconds.observe((time.perf_counter() - started) / len(records))
             self._facts.inc(len(records))
-            if new:
-                await self._append(new)
-            await self._park(rejected)
-        await self._reject(rejected)
-        await self._settle()
-        self._show(records, new)
+            await self._append(new)
+            decided += new
+        self._report(rejected)
+        self._show(records, decided)
+
+    async def _resume(self, record: Record, rejected: list[Rejected]) -> list[Event]:
+        """Have a key go on as an operator asks; return what is decided."""
+        if record.key in self._fold.torn:
+            await self._mend()
+        new: list[Event] = []
+        async for _, folded in resume(self._ledger, self._fold, record):
+            new += folded.new
+            if folded.rejected:
+                rejected.append(folded.rejected)
+        _log.info("key resumed", key=record.key, decisions=len(new), **self._place)
+        return new
 
     def _show(self, records: Sequence[Record], new: Sequence[Event]) -> None:
         """Call the observer; the loop goes on whatever that raises."""
@@ -215,6 +224,33 @@ class _Hosted:
                 raise LedgerUnavailable("the partition is about to be folded again")
             yield
 
+    @contextlib.asynccontextmanager
+    async def _whole(self) -> AsyncIterator[None]:
+        """Keep the fold at what is on record, with no torn keys, while the context lasts."""
+        async with self._settled():
+            await self._mend()
+            yield
+
+    async def _mend(self) -> None:
+        """Bring torn keys again, while the fold is at what is on record."""
+        if self._fold.torn:
+            self._adopt(await self._mended(self._fold.facts, self._fold.decisions))
+
+    async def _mended(self, facts: int, decisions: int) -> dict[str, Parked[Any]]:
+        return await mend(
+            self._ledger,
+            self._processor,
+            self._fold,
+            self._partition,
+            self._snapshots,
+            facts=facts,
+            decisions=decisions,
+        )
+
+    def _adopt(self, found: dict[str, Parked[Any]]) -> None:
+        for key, it in found.items():
+            self._fold.adopt(key, it)
+
     async def _append(self, new: list[Event]) -> None:
         """Append decisions, in pieces: one fact may cause hundreds of thousands.
 
@@ -234,127 +270,31 @@ class _Hosted:
                 f"{self._processor.decisions} has another writer: appended at "
                 f"{positions[0]}, expected {expected}"
             )
-        self._fold.appended(len(new))
+        self._fold.recorded.appended(len(new))
         self._decisions.inc(len(new))
 
-    async def _park(self, rejected: list[Rejected]) -> None:
-        """Let the keys of rejected facts go on from the newest snapshot."""
-        for record, reason, _ in broken(rejected):
-            parked = await self._snapshots.parked(record.key)
-            parked.reason = reason
-            self._fold.park(record.key, parked)
-
-    async def _reject(self, rejected: list[Rejected]) -> None:
-        levels = {item.level for item in rejected if item.level}
+    def _report(self, rejected: list[Rejected]) -> None:
+        """Log what was rejected, and what is left alone."""
+        levels = [item.level for item in rejected if item.level]
         if levels:
-            left_alone = sum(bool(item.level) for item in rejected)
-            self._warn_of_levels(max(levels), left_alone)
-        rejected = broken(rejected)
-        if not rejected:
-            return
-        log_rejected(self._processor.name, rejected)
-        await self._ledger.append(
-            [dead_letter(self._ledger.id, self._processor.name, item) for item in rejected]
-        )
+            self._warn_of_levels(max(levels), len(levels))
+        decided = [item for item in rejected if item.record.key not in self._fold.parked]
+        log_rejected(self._processor.name, decided)
+        catalog.DEAD_LETTERS.labels(self._processor.name).inc(len(decided))
+        for record, reason, level in rejected:
+            if record.key in self._fold.parked and not level:
+                _log.error(
+                    "key left alone: what is on record cannot be folded",
+                    key=record.key,
+                    topic=record.topic,
+                    position=record.position,
+                    reason=reason,
+                    **self._place,
+                )
 
     def _warn_of_levels(self, level: int, keys: int) -> None:
         known = self._processor.level
         _log.warning("keys left alone", keys=keys, logic_level=level, known=known, **self._place)
-
-    async def _retry(self) -> None:
-        """Retry quarantined keys: all at the start, then those that an operator asks for."""
-        CURRENT_LOOP.set(None)  # no part of the loop's health
-        keys = list(self._fold.parked)
-
-        async def answer() -> None:
-            for key in keys:
-                await self._try(key)
-            keys.clear()
-            await self._settle()
-            async for requests in self._dead_letters.requests():
-                await self._answer(requests)
-
-        outage = Outage("not tried again yet", **self._place)
-        await keep_running(answer, outage.note, patience_s=of_ledger)
-
-    async def _answer(self, requests: Sequence[Request]) -> None:
-        """Carry out and answer an operator's requests about dead letters."""
-        for key in dict.fromkeys(request.key for request in requests):
-            rejected = await self._try(key)
-            if rejected is not None:
-                asked = [request for request in requests if request.key == key]
-                await self._answer_rejected(rejected, asked)
-        await self._settle()
-
-    async def _answer_rejected(self, rejected: Rejected, asked: Sequence[Request]) -> None:
-        """Answer with the message that still blocks a key, and those that no longer do."""
-        name, record = self._processor.name, rejected.record
-        again = [
-            dead_letter(self._ledger.id, name, it, asked=asked[-1].asked)
-            for it in broken([rejected])
-        ]
-        passed = {
-            request.position: request.key
-            for request in asked
-            if record.topic == self._processor.facts and request.position < record.position
-        }
-        await self._dead_letters.answer(again, passed)
-
-    async def _settle(self) -> None:
-        """Settle dead letters whose keys are folded beyond them."""
-        for dead in (self._dead_letters, self._dead_decisions):
-            if not dead.rejected:
-                continue
-            async with self._on_record:
-                end = self._fold.facts if dead is self._dead_letters else self._fold.decisions
-                taken = {
-                    position: key
-                    for position, key in dead.rejected.items()
-                    if position < end and key not in self._fold.quarantined
-                }
-            await dead.answer([], taken)
-
-    async def _try(self, key: str) -> Rejected | None:
-        """Fold a quarantined key up to the others and adopt it; return what prevents that."""
-        parked = self._fold.parked.get(key)
-        if parked is None:
-            return None
-        known = {} if parked.known is None else {key: self._snapshots.copy(parked.known)}
-        fold = PartitionFold(
-            self._processor,
-            Image(parked.facts, parked.decisions, known),
-            dropped=self._dead_letters.dropped,
-            only=key,
-        )
-        if key in fold.quarantined:  # its level is not supported
-            return None
-        new: list[Event] = []
-        rejected = await self._catch_up(fold, new)
-        async with self._on_record:
-            rejected += await self._catch_up(fold, new)
-            if rejected:
-                reason = rejected[0].reason
-                _log.warning("key not folded yet", key=key, reason=reason, **self._place)
-                return rejected[0]
-            if new:
-                await self._append(new)
-            found = fold.known(key)  # None where all facts of the key were dropped
-            self._fold.adopt(key, found or KeyFold(self._processor.initial(key)))
-        _log.info("key folded again", key=key, decisions=len(new), **self._place)
-        return None
-
-    async def _catch_up(self, fold: PartitionFold[Any], new: list[Event]) -> list[Rejected]:
-        """Fold one key up to the partition's position; return what could not be folded."""
-        rejected = await scan_decisions(
-            self._ledger, self._processor, fold, self._partition, until=self._fold.decisions
-        )
-        async for _, folded in refold(
-            self._ledger, self._processor, fold, self._partition, until=self._fold.facts
-        ):
-            new += folded.new
-            if folded.rejected is not None:
-                rejected.append(folded.rejected)
-        return rejected
 
     def _begin_saving(self) -> None:
         """Begin to save a snapshot, unless the one before is still being saved."""
@@ -366,85 +306,12 @@ class _Hosted:
 
     async def _save(self) -> None:
         try:
-            await self._snapshots.save(self._fold, self._settled)
+            if self._fold.torn:
+                async with self._settled():
+                    facts, decisions = self._fold.facts, self._fold.decisions
+                found = await self._mended(facts, decisions)
+                async with self._settled():
+                    self._adopt(found)
+            await self._snapshots.save(self._fold, self._whole)
         except LedgerError as error:
             _log.warning("no snapshot saved", reason=str(error), **self._place)
-
-
-def broken(rejected: list[Rejected]) -> list[Rejected]:
-    """Return what no replica can fold, and not only those of this release."""
-    return [item for item in rejected if not item.level]
-
-
-async def recover(
-    ledger: Ledger, processor: Processor[S], partition: int, *, from_snapshot: bool = True
-) -> PartitionFold[S]:
-    """Return the fold of a partition at its newest readable snapshot, or at its beginning."""
-    letters = DeadLetters(ledger, processor.name, processor.facts, partition)
-    await letters.open()
-    image = await Snapshots(ledger, processor, partition).load() if from_snapshot else Image[S]()
-    return PartitionFold(processor, image, dropped=letters.dropped)
-
-
-async def scan_decisions(
-    ledger: Ledger,
-    processor: Processor[S],
-    fold: PartitionFold[S],
-    partition: int,
-    *,
-    until: int | None = None,
-) -> list[Rejected]:
-    """Scan the decisions on record; return those that cannot be read."""
-    rejected: list[Rejected] = []
-    limit = _READ_MAX
-    while until is None or (limit := min(_READ_MAX, until - fold.decisions)) > 0:
-        records = await ledger.read(processor.decisions, partition, fold.decisions, limit)
-        if not records:
-            break
-        rejected += fold.scan(records)
-    return rejected
-
-
-async def take_decisions(
-    ledger: Ledger,
-    processor: Processor[S],
-    fold: PartitionFold[S],
-    partition: int,
-    position: int | None,
-) -> list[Rejected]:
-    """Take the decisions on record on facts up to a position, or all if None."""
-    rejected: list[Rejected] = []
-    while fold.untaken if position is None else fold.lacks(position):
-        limit = min(_READ_MAX, fold.untaken)
-        records = await ledger.read(processor.decisions, partition, fold.unread, limit)
-        if not records:
-            break
-        rejected += fold.take(records)
-    return rejected
-
-
-async def refold(  # noqa: PLR0913 - a fold, and how far
-    ledger: Ledger,
-    processor: Processor[S],
-    fold: PartitionFold[S],
-    partition: int,
-    *,
-    until: int,
-    compare: bool = False,
-) -> AsyncIterator[tuple[Record, Folded]]:
-    """Fold the facts before `until`, with their decisions on record; yield each result.
-
-    The decisions must have been scanned. Memory is bounded. Decisions that cannot be read are
-    yielded as well. `compare` is that of `PartitionFold.fold`.
-    """
-    while fold.facts < until:
-        limit = min(_READ_MAX, until - fold.facts)
-        records = await ledger.read(processor.facts, partition, fold.facts, limit)
-        if not records:
-            return
-        for rejected in await take_decisions(
-            ledger, processor, fold, partition, records[-1].position
-        ):
-            yield rejected.record, Folded([], [], None, rejected)
-        for record in records:
-            yield record, fold.fold(record, compare=compare)

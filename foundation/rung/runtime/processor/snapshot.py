@@ -8,8 +8,9 @@ them.
 
 A save may be cut short, and two replicas on one partition may overwrite each other's buckets. So
 each bucket holds the positions that it was written at. Where it is the copy that the mark names,
-its keys are folded up to the mark; where it is another one, up to its own position. Folding begins
-at the lowest of these, and each key skips the facts that it has seen.
+its keys are folded up to the mark, or to its own position if that is later; where it is another
+one, up to its own position. Folding begins at the lowest of these, and each key skips the facts
+that it has seen.
 
 Each write has a checksum. A snapshot of which a part is damaged is left out as a whole, and
 folding begins at the first fact.
@@ -30,7 +31,8 @@ from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.runtime.checksum import with_checksum, without_checksum
 from rung.runtime.health.checks import STATE
-from rung.runtime.processor.fold import Image, KeyFold, Parked, PartitionFold
+from rung.runtime.processor.fold import PartitionFold
+from rung.runtime.processor.image import Image, KeyFold, Parked
 from rung.runtime.processor.processor import Processor, S
 
 BUCKETS: Final = 64
@@ -103,7 +105,7 @@ class Snapshots(Generic[S]):
                 if number in mark.copies:
                     raise LedgerError(f"bucket {number} of the snapshot is gone")
                 continue
-            reach = mark.facts
+            reach = max(mark.facts, bucket.facts)
             if bucket.copy != mark.copies.get(number):
                 reach = bucket.facts
                 image.facts = min(image.facts, bucket.facts)
@@ -114,20 +116,19 @@ class Snapshots(Generic[S]):
         image.ahead = {key: reach for key, reach in reached.items() if reach > image.facts}
         return image, mark.copies
 
-    async def parked(self, key: str) -> Parked[S]:
-        """Return a key as the newest snapshot has it, to go on from."""
+    async def newest(self) -> Image[S]:
+        """Return the newest snapshot, to take keys from; an empty one if it cannot be read."""
         try:
             async with asyncio.timeout(_LOADS_WITHIN_S):
-                image, _ = await self._load()
+                return (await self._load())[0]
         except (LedgerError, TimeoutError, msgspec.DecodeError):
-            return Parked()
-        facts = image.ahead.get(key, image.facts)
-        return image.parked.get(key) or Parked(facts, image.decisions, image.keys.get(key))
+            return Image()
 
     async def save(self, fold: PartitionFold[S], settled: Settled) -> None:
         """Save what changed since the last save.
 
-        In the context that `settled` returns, the fold is not ahead of what is on record.
+        In the context that `settled` returns, the fold is not ahead of what is on record, and no
+        key is torn.
 
         Raises:
             LedgerError: it cannot be saved; the snapshot before it stays valid.
@@ -150,12 +151,6 @@ class Snapshots(Generic[S]):
         except BaseException:
             fold.changed = changed | fold.changed
             raise
-
-    def copy(self, known: KeyFold[S]) -> KeyFold[S]:
-        """Return a copy of the fold of a key."""
-        kind: Any = KeyFold[self._processor.state_type]  # type: ignore[name-defined]
-        found: KeyFold[S] = msgspec.json.decode(msgspec.json.encode(known), type=kind)
-        return found
 
     def _make(self, fold: PartitionFold[S], number: int) -> _Bucket[S]:
         members = self._members[number]

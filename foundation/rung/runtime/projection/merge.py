@@ -27,7 +27,8 @@ from msgspec import Struct, field
 from rung.events import Event, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.ledger import Record
-from rung.runtime.processor.fold import Rejected, is_new_fact
+from rung.runtime.processor.fold import Rejected
+from rung.runtime.processor.image import is_new_fact
 from rung.runtime.processor.processor import types_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import is_of_the_world, transaction

@@ -53,7 +53,7 @@ two facts, and `decide` never sees a state in which a gone agent still offers sl
 After every fact the pool's policy (`policies/`) says what starts where, and what yields. Its order
 is that of the queue and of the allocations that stay; a fact that configures the pool puts both
 into the order of the new policy, and what follows from that is decided at once. A policy that is
-unknown here, because a newer release put it on record, quarantines the pool. Allocations of no
+unknown here, because a newer release put it on record, stops the pool. Allocations of no
 slots wait in a queue of their own: they take nothing from the others, so neither kind waits for
 the other.
 

@@ -88,7 +88,7 @@ class Decider(Struct, kw_only=True):
     pending: int = 0
     """Decisions that are due and not on record."""
     broken: dict[str, str] = field(default_factory=dict[str, str])
-    """Quarantined keys, with the reason."""
+    """Keys that stand still, or cannot be folded, with the reason."""
     left_alone: int = 0
     """Keys of a logic level that replicas, or this release, do not know."""
     level: int = 0

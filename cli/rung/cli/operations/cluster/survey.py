@@ -50,7 +50,7 @@ from rung.ledger.port import read_all
 from rung.ledger.seals import SEALED, read_heads
 from rung.runtime import PartitionFold, Processor
 from rung.runtime.levels import InstallationLevel
-from rung.runtime.processor.loop import recover, refold, scan_decisions
+from rung.runtime.processor.replay import recover, refold, scan_decisions
 from rung.runtime.projection import Merge
 from rung.runtime.projection.store import prepare
 from rung.scheduler.state import State as Pool
@@ -347,13 +347,13 @@ async def _fold(
     async for _, folded in refold(ledger, process, fold, partition, until=end):
         pending += len(folded.new)
     decider.pending += pending
-    for key, reason in fold.quarantined.items():
-        parked = fold.parked.get(key)
-        if parked is not None and parked.level:
+    decider.broken |= {key: stuck.reason for key, stuck in fold.stuck.items()}
+    for key, parked in fold.parked.items():
+        if parked.level:
             decider.left_alone += 1
             decider.level = max(decider.level, parked.level)
         else:
-            decider.broken[key] = reason
+            decider.broken[key] = parked.reason
     return pending
 
 

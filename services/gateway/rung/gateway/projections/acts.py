@@ -33,6 +33,7 @@ from rung.events.experiment import (
     ResumeRequested,
     RetentionChanged,
 )
+from rung.events.rejection import FactDropped, FactRetried
 from rung.events.trial import TrialKillRequested
 from rung.events.webhook import RedeliveryRequested
 from rung.gateway.projections.deadletters import id_of
@@ -58,6 +59,8 @@ Asked = (
     | PoolConfigured
     | MessageRetryRequested
     | MessageDropped
+    | FactRetried
+    | FactDropped
     | ChangeRequested
     | RedeliveryRequested
 )
@@ -213,9 +216,9 @@ def words_of(data: Asked) -> str:  # noqa: C901, PLR0911, PLR0912 - a case for e
             return f"moved trial {data.trial_id} to {_agent(data.to)}"
         case PoolConfigured():
             return f"set the policy of pool {data.pool} to {data.policy}"
-        case MessageRetryRequested():
+        case MessageRetryRequested() | FactRetried():
             return f"had dead letter {id_of(data)} retried"
-        case MessageDropped():
+        case MessageDropped() | FactDropped():
             return f"dropped dead letter {id_of(data)}"
         case ResourcesRequested():
             return f"changed what experiment {data.experiment_id} may have of its pool"

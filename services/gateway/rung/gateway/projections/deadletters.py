@@ -1,6 +1,11 @@
 """The projection of dead letters: messages that a reader rejected, and their states.
 
-A dead letter is *open* until an operator requests something. After a request to retry it is
+A fact that a processor rejected is one, too, though its rejection is a decision and what is asked
+of it a fact (`rung.events.rejection`). These lie on different topics, so they are folded in any
+order. Of several requests about one rejection the first has an effect. It is *taken* once its key
+stands still because of it no more; a rejection of the same fact once more makes it open again.
+
+Any other is *open* until an operator requests something. After a request to retry it is
 *retrying* until its reader answers: then it is *taken*, or open again with the newer reason. A
 reader's first rejection of a message is repeated, under one number, whenever the reader starts,
 and counts once; a rejection that answers a request has a number of its own. A dead letter is taken
@@ -19,24 +24,31 @@ from rung.events.deadletter import (
     MessageRetryRequested,
     MessageTaken,
 )
+from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
+from rung.events.topic import DECISIONS, FACTS_OF
 from rung.runtime.projection import Projection
 
 _VALUE_LENGTH: Final = 4_096
 
-Request = MessageRetryRequested | MessageDropped
+Request = MessageRetryRequested | MessageDropped | FactRetried | FactDropped
 DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
 _SETTLED: Final = frozenset({"dropped", "taken"})
-_FIELDS: Final = "number, at, topic, partition, position, key, reader, reason, value, state"
+_FIELDS: Final = (
+    "number, at, topic, partition, position, key, reader, reason, value, state, rejection"
+)
 _SCHEMA: Final = """
 CREATE TABLE letters (
     id TEXT PRIMARY KEY,
     number INTEGER NOT NULL, at TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
     position INTEGER NOT NULL, key TEXT NOT NULL, reader TEXT NOT NULL, reason TEXT NOT NULL,
-    value TEXT NOT NULL, state TEXT NOT NULL
+    value TEXT NOT NULL, state TEXT NOT NULL, rejection TEXT, answered INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX letters_by_time ON letters (at, topic, number);
 CREATE INDEX letters_by_state ON letters (state, at, topic, number);
 CREATE INDEX letters_by_topic ON letters (topic, number);
+CREATE INDEX letters_by_rejection ON letters (rejection);
+CREATE INDEX letters_by_key ON letters (key, reader);
+CREATE TABLE asked (rejection TEXT PRIMARY KEY, what TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE requests (origin TEXT PRIMARY KEY, wish TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -54,6 +66,8 @@ class DeadLetter(Struct):
     reason: str
     value: str
     state: DeadLetterState = "open"
+    rejection: str | None = None
+    """Id of the processor's decision; None where the reader is no processor."""
 
     @property
     def id(self) -> str:
@@ -67,12 +81,22 @@ class DeadLetter(Struct):
 
 
 class DeadLetterProjection(Projection):
-    """The fold of the topic `deadletter`."""
+    """The fold of rejections, and of what is asked about them."""
 
     name = "deadletters"
     facts = topic.DEADLETTER
-    handles = MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
-    version = 1
+    streams = (*FACTS_OF, *DECISIONS)
+    handles = (
+        MessageRejected
+        | MessageRetryRequested
+        | MessageDropped
+        | MessageTaken
+        | FactRejected
+        | KeyResumed
+        | FactRetried
+        | FactDropped
+    )
+    version = 2
     schema = _SCHEMA
 
     def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:  # noqa: ARG002 - the key is in the event
@@ -81,61 +105,105 @@ class DeadLetterProjection(Projection):
         match data:
             case MessageRejected():
                 _reject(db, event, data)
+            case FactRejected():
+                _answer(db, data.reader, data.key, id_of(data))
+                _reject(db, event, data)
+                _update(db, event.id)
+            case KeyResumed():
+                _answer(db, data.reader, data.key)
+            case FactRetried() | FactDropped():
+                _note(db, event, data)
+                what = "drop" if isinstance(data, FactDropped) else "retry"
+                db.execute("INSERT OR IGNORE INTO asked VALUES (?, ?)", (data.rejection, what))
+                _update(db, data.rejection)
             case MessageRetryRequested() | MessageDropped():
-                _ask(db, event, data)
+                _note(db, event, data)
+                _settle(db, data, "dropped" if isinstance(data, MessageDropped) else "retrying")
             case MessageTaken():
                 _settle(db, data, "taken")
             case _:
                 raise AssertionError(data)
 
 
-def id_of(message: DeadLetter | MessageRejected | Request | MessageTaken) -> str:
+def id_of(message: DeadLetter | MessageRejected | FactRejected | Request | MessageTaken) -> str:
     """Return the id of a dead letter: its reader, and the position of the message."""
-    return f"{message.reader}/{message.topic}/{message.partition}/{message.position}"
+    name = FACTS_OF[message.topic] if isinstance(message, FactRejected) else message.topic
+    return f"{message.reader}/{name}/{message.partition}/{message.position}"
 
 
 def request_text(data: Request) -> str:
     """Return a request in words, by which a repetition of it is recognized."""
     match data:
-        case MessageRetryRequested():
+        case MessageRetryRequested() | FactRetried():
             return f"retry {id_of(data)}"
-        case MessageDropped():
+        case MessageDropped() | FactDropped():
             return f"drop {id_of(data)}"
         case _:
             assert_never(data)
 
 
-def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected) -> None:
+def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected | FactRejected) -> None:
+    is_fact = isinstance(data, FactRejected)
+    name = FACTS_OF[data.topic] if is_fact else data.topic
     query = "SELECT coalesce(max(number) + 1, 0) FROM letters WHERE topic = ?"
-    (number,) = db.execute(query, (data.topic,)).fetchone()
+    (number,) = db.execute(query, (name,)).fetchone()
     db.execute(
-        f"INSERT INTO letters (id, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open')"  # noqa: S608 - named above
+        f"INSERT INTO letters (id, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)"  # noqa: S608 - named above
         " ON CONFLICT DO UPDATE SET number = excluded.number, at = excluded.at,"
         " reason = excluded.reason, value = excluded.value,"
+        " rejection = excluded.rejection, answered = 0,"
         " state = CASE state WHEN 'dropped' THEN 'dropped' ELSE 'open' END",
         (
             id_of(data),
             number,
             event.time,
-            data.topic,
+            name,
             data.partition,
             data.position,
             data.key,
             data.reader,
             data.reason,
             data.value[:_VALUE_LENGTH],
+            event.id if is_fact else None,
         ),
     )
 
 
-def _ask(db: sqlite3.Connection, event: Event, data: Request) -> None:
+def _answer(db: sqlite3.Connection, reader: str, key: str, but: str = "") -> None:
+    """Note that a key stands still because of no rejection so far, but of one fact's."""
+    query = (
+        "SELECT rejection FROM letters WHERE key = ? AND reader = ? AND id != ?"
+        " AND rejection IS NOT NULL AND NOT answered"
+    )
+    for (rejection,) in db.execute(query, (key, reader, but)).fetchall():
+        db.execute("UPDATE letters SET answered = 1 WHERE rejection = ?", (rejection,))
+        _update(db, rejection)
+
+
+def _update(db: sqlite3.Connection, rejection: str) -> None:
+    """Set the state of a rejected fact as it follows from what was asked and answered."""
+    db.execute(
+        "UPDATE letters SET state ="
+        " CASE (SELECT what FROM asked WHERE asked.rejection = letters.rejection)"
+        " WHEN 'drop' THEN 'dropped'"
+        " WHEN 'retry' THEN CASE answered WHEN 1 THEN 'taken' ELSE 'retrying' END"
+        " ELSE CASE answered WHEN 1 THEN 'taken' ELSE 'open' END END WHERE rejection = ?",
+        (rejection,),
+    )
+
+
+def _note(db: sqlite3.Connection, event: Event, data: Request) -> None:
+    """Note a request of a client, by which it recognizes a repetition."""
     if event.origin is not None and event.origin.startswith("client/"):
         row = event.origin, request_text(data)
         db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", row)
-    _settle(db, data, "dropped" if isinstance(data, MessageDropped) else "retrying")
 
 
-def _settle(db: sqlite3.Connection, data: Request | MessageTaken, state: DeadLetterState) -> None:
+def _settle(
+    db: sqlite3.Connection,
+    data: MessageRetryRequested | MessageDropped | MessageTaken,
+    state: DeadLetterState,
+) -> None:
     db.execute(
         "UPDATE letters SET state = ? WHERE id = ? AND state NOT IN ('dropped', 'taken')",
         (state, id_of(data)),

@@ -80,8 +80,14 @@ async def once(context: Context, key: str | None) -> AsyncIterator[None]:
         yield
 
 
-async def is_repeated(
-    context: Context, asked: str, before: str | None, projection: type[Projection], subject: str
+async def is_repeated(  # noqa: PLR0913 - what was asked, and where that is found
+    context: Context,
+    asked: str,
+    before: str | None,
+    projection: type[Projection],
+    subject: str,
+    *,
+    name: str | None = None,
 ) -> bool:
     """Return whether a request was done before, and how far its client is to read.
 
@@ -91,6 +97,7 @@ async def is_repeated(
         before: what was asked for under the same key, None if nothing was.
         projection: in which that was found.
         subject: key of the fact that was written.
+        name: its topic; by default that of the projection's facts.
 
     Raises:
         Problem: the key was used for something else.
@@ -99,7 +106,7 @@ async def is_repeated(
         return False
     if before != asked:
         raise reused(f"was used to {before}; draw a new key for another request")
-    await read_from(context, projection, subject)
+    await read_from(context, projection, subject, name)
     return True
 
 
@@ -122,15 +129,18 @@ def reused(how: str) -> Problem:
     return Problem(422, "idempotency-key-reused", f"this Idempotency-Key {how}")
 
 
-async def read_from(context: Context, projection: type[Projection], subject: str) -> None:
+async def read_from(
+    context: Context, projection: type[Projection], subject: str, name: str | None = None
+) -> None:
     """Note for the client how far to read what its request wrote when it was sent before.
 
     As far as the projection has folded is enough: it found the request there.
     """
-    partition = partition_of(subject, context.ledger.partitions(projection.facts))
+    name = name or projection.facts
+    partition = partition_of(subject, context.ledger.partitions(name))
     folded = await context.models.read(projection, positions_of, partition)
-    position, _ = folded[projection.facts]
-    after.note({(projection.facts, partition): position - 1})
+    position, _ = folded[name]
+    after.note({(name, partition): position - 1})
 
 
 @web.middleware

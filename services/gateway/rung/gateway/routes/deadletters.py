@@ -4,13 +4,15 @@ The answer to a request means that it is on record; the reader carries it out an
 result. A request that its reader would not see is refused.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from aiohttp import web
 from msgspec import Meta
 
 from rung import api
+from rung.events import topic
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
+from rung.events.rejection import FactDropped, FactRetried
 from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.deadletters import (
@@ -61,34 +63,50 @@ async def show_dead_letter(request: web.Request) -> web.Response:
 
 async def retry_dead_letter(request: web.Request) -> web.Response:
     """Request that a reader takes a message again."""
-    return await _ask(request, MessageRetryRequested)
+    return await _ask(request, "retry")
 
 
 async def drop_dead_letter(request: web.Request) -> web.Response:
     """Request that a reader skips a message for ever."""
-    return await _ask(request, MessageDropped)
+    return await _ask(request, "drop")
 
 
-async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
+async def _ask(request: web.Request, what: Literal["retry", "drop"]) -> web.Response:
     read_query(request, NoQuery)
     context, key = context_of(request), key_of(request)
     letter = await _dead_letter_of(request)
-    fact = kind(
-        topic=letter.topic,
-        partition=letter.partition,
-        position=letter.position,
-        key=letter.key,
-        reader=letter.reader,
-    )
+    fact = _request_about(letter, what)
     async with once(context, key):
         before = await context.models.read(DeadLetterProjection, request_of, key)
+        subject, name = _place_of(fact)
         if not await is_repeated(
-            context, request_text(fact), before, DeadLetterProjection, fact.topic
+            context, request_text(fact), before, DeadLetterProjection, subject, name=name
         ):
             _check(context.parts.readers, letter)
             await write(context, [stamp(context, key, fact)])
-    asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
-    return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
+    return reply(api.DeadLetterAsked(id=letter.id, requested=what), status=202)
+
+
+def _request_about(letter: DeadLetter, what: Literal["retry", "drop"]) -> Request:
+    """Return the fact that something is asked about a dead letter."""
+    place: dict[str, Any] = {
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "position": letter.position,
+        "key": letter.key,
+        "reader": letter.reader,
+    }
+    if letter.rejection is None:
+        return MessageDropped(**place) if what == "drop" else MessageRetryRequested(**place)
+    kind = FactDropped if what == "drop" else FactRetried
+    return kind(**place, rejection=letter.rejection)
+
+
+def _place_of(fact: Request) -> tuple[str, str]:
+    """Return the key and the topic of a request."""
+    if isinstance(fact, FactDropped | FactRetried):
+        return fact.key, fact.topic
+    return fact.topic, topic.DEADLETTER
 
 
 async def _dead_letter_of(request: web.Request) -> DeadLetter:
@@ -115,7 +133,7 @@ def _check(readers: Readers | None, letter: DeadLetter) -> None:
     if readers is None:
         raise unavailable("this server asks nothing of readers; ask `rung service gateway`")
     if (letter.reader, letter.topic) not in readers:
-        who = ", ".join(f"{name} (of {topic})" for name, topic in sorted(readers))
+        who = ", ".join(f"{name} (of {source})" for name, source in sorted(readers))
         detail = (
             f"{letter.reader} takes no requests about messages of {letter.topic}; those that take"
             f" some are {who}"
@@ -124,6 +142,9 @@ def _check(readers: Readers | None, letter: DeadLetter) -> None:
     if letter.settled:
         how = "dropped" if letter.state == "dropped" else "taken after all, or passed over,"
         raise Problem(409, "settled", f"dead letter {letter.id} was {how} already")
+    if letter.rejection is not None and letter.state == "retrying":
+        detail = f"dead letter {letter.id} is being retried; it is open again if that fails"
+        raise Problem(409, "retrying", detail)
 
 
 def _told(context: Context, letter: DeadLetter) -> api.DeadLetter:
