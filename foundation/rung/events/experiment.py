@@ -320,6 +320,7 @@ class SearchPlanned(SearchDecision, frozen=True, kw_only=True):
     """The plan of a search, made of its configuration."""
 
     TYPE: ClassVar[str] = "rung.search.planned.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway", "webhooks")
 
     method: str
     time_metric: str
@@ -386,19 +387,21 @@ class ExperimentPaused(SearchDecision, frozen=True, kw_only=True):
     """The searcher withdraws the experiment's runs until it is resumed."""
 
     TYPE: ClassVar[str] = "rung.experiment.paused.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway", "webhooks")
 
 
 class ExperimentResumed(SearchDecision, frozen=True, kw_only=True):
     """The searcher requests the experiment's runs again."""
 
     TYPE: ClassVar[str] = "rung.experiment.resumed.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway", "webhooks")
 
 
 class ExperimentEnded(SearchDecision, frozen=True, kw_only=True):
     """Every trial is closed and no more will come."""
 
     TYPE: ClassVar[str] = "rung.experiment.ended.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway", "webhooks")
     RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
     state: ExperimentState

@@ -60,7 +60,7 @@ class LogsPrinted(RunReport, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "rung.logs.printed.v1"
     TOPIC: ClassVar[str] = topic.LOGS
-    READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway", "webhooks")
 
     lines: list[LogLine]
     keep_days: int = 0

@@ -134,6 +134,7 @@ class TrialRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=Tr
     """The search creates a trial."""
 
     TYPE: ClassVar[str] = "rung.trial.requested.v1"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway", "webhooks")
 
     trial_id: str
     index: int
@@ -224,7 +225,7 @@ class TrialClosed(SearchDecision, frozen=True, kw_only=True, omit_defaults=True)
     """The trial will never train again and holds no slots."""
 
     TYPE: ClassVar[str] = "rung.trial.closed.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway", "webhooks")
     RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
     trial_id: str
@@ -241,7 +242,7 @@ class TrialStarted(RunReport, frozen=True, kw_only=True):
     """A run's process is alive."""
 
     TYPE: ClassVar[str] = "rung.trial.started.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
 
     agent_id: str
 
@@ -250,7 +251,7 @@ class TrialRestored(RunReport, frozen=True, kw_only=True):
     """A run loaded a checkpoint and continues from its step."""
 
     TYPE: ClassVar[str] = "rung.trial.restored.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
 
     checkpoint_id: str
     steps_completed: int
@@ -260,7 +261,13 @@ class TrialValidated(RunReport, frozen=True, kw_only=True):
     """A run reported validation metrics at a step."""
 
     TYPE: ClassVar[str] = "rung.trial.validated.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "agent", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = (
+        "searcher",
+        "checkpoint-gc",
+        "agent",
+        "gateway",
+        "webhooks",
+    )
 
     steps_completed: int
     metrics: dict[str, MetricValue]
@@ -332,7 +339,13 @@ class TrialExited(RunReport, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
     TYPE: ClassVar[str] = "rung.trial.exited.v1"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "agent", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = (
+        "searcher",
+        "checkpoint-gc",
+        "agent",
+        "gateway",
+        "webhooks",
+    )
 
     agent_id: str
     outcome: ExitOutcome
