@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -683,3 +683,40 @@ async def test_a_folder_that_is_removed_is_made_anew(ledger: MemoryLedger, tmp_p
                     found = await store.read(_names)
                 await asyncio.sleep(0)
         assert (folder / "pauses.db").exists()
+
+
+class _Killed(MemoryLedger):
+    """Takes no dead letters: who writes one is killed before it arrives."""
+
+    killed = True
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self.reached = asyncio.Event()
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append, or never return."""
+        if self.killed and drafts[0].topic == topic.DEADLETTER:
+            self.reached.set()
+            await asyncio.Event().wait()
+        return await super().append(drafts)
+
+
+async def test_a_kill_loses_no_dead_letter(tmp_path: Path) -> None:
+    """One that was not written is so at the next start, and once only."""
+    ledger = _Killed()
+    await _pause(ledger, "broken", "a")
+    killed = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
+    await killed.start(wait_s=0)
+    async with asyncio.timeout(20):
+        await ledger.reached.wait()
+    await killed.close()
+    assert await _letters(ledger) == []
+    ledger.killed = False
+    for _ in range(2):
+        async with _running(ledger, tmp_path) as running:
+            await _answered(ledger, 1)
+            await _shows(running, ["a"])
+    (letter,) = await _letters(ledger)
+    assert isinstance(letter, MessageRejected)
+    assert (letter.key, letter.position) == ("broken", 0)

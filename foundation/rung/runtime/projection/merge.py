@@ -9,7 +9,8 @@ in another order than elsewhere was written independently, and no projection dep
 Repetitions are dropped here, once for all projections: a fact whose origin's sequence was already
 seen for its key, and a decision whose cause is not later than the last one of its key.
 
-A batch is one transaction: what the projection wrote, the positions, and what tells repetitions.
+A batch is one transaction: what the projection wrote, the positions, what tells repetitions, and
+which records were rejected; of these it is noted later that their dead letters are written.
 What is held back is not counted as folded: it is read again after a restart. A record that makes
 the projection raise is undone by itself; for that its batch is folded anew, with a savepoint for
 each record.
@@ -253,7 +254,8 @@ class Merge:
 
     def _save(self, rejected: Sequence[Rejected]) -> None:
         self.db.executemany(
-            "INSERT OR REPLACE INTO folded_rejected VALUES (?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO folded_rejected (topic, partition, position, reason)"
+            " VALUES (?, ?, ?, ?)",
             ((it.topic, it.partition, it.position, reason) for it, reason, _ in rejected),
         )
         self.db.executemany(
@@ -317,6 +319,25 @@ def rejected_of(db: sqlite3.Connection) -> dict[Location, str]:
     """Return where records lie that could not be folded, and why."""
     rows = db.execute("SELECT topic, partition, position, reason FROM folded_rejected")
     return {(topic, partition, position): reason for topic, partition, position, reason in rows}
+
+
+def unsaid_of(db: sqlite3.Connection, partition: int) -> dict[Location, str]:
+    """Return those of them in a partition whose dead letters may not have been written."""
+    rows = db.execute(
+        "SELECT topic, position, reason FROM folded_rejected WHERE partition = ? AND NOT said"
+        " ORDER BY topic, position",
+        (partition,),
+    )
+    return {(topic, partition, position): reason for topic, position, reason in rows}
+
+
+def note_said(db: sqlite3.Connection, places: Iterable[Location]) -> None:
+    """Note that dead letters were written."""
+    query = (
+        "UPDATE folded_rejected SET said = 1 WHERE topic = ? AND partition = ? AND position = ?"
+    )
+    with transaction(db):
+        db.executemany(query, places)
 
 
 class Answered(NamedTuple):

@@ -27,8 +27,10 @@ from rung.runtime.projection.merge import (
     answered_by,
     digest_of,
     note_answered,
+    note_said,
     positions_of,
     rejected_of,
+    unsaid_of,
 )
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.requests import Requests, requested_topics
@@ -348,6 +350,7 @@ class _Loop:
         try:
             await self._check()
             merge = await self._begin()
+            self._unsaid = await self._left_unsaid()
             self._positions = dict(merge.positions)
             await self._follow(merge)
         except StoreDamaged as error:
@@ -372,6 +375,16 @@ class _Loop:
             )
 
         return await self._store.write(begin)
+
+    async def _left_unsaid(self) -> list[Rejected]:
+        """Return what was rejected before a restart, with no dead letter written since."""
+        places = await self._store.write(lambda: unsaid_of(self._store.db, self.partition))
+        found = []
+        for place, reason in places.items():
+            if place[2] >= await self._ledger.start(*place[:2]):
+                records = await self._ledger.read(*place, 1)
+                found += [Rejected(record, reason) for record in records]
+        return found
 
     def _is_dropped(self, record: Record) -> bool:
         return any(it.topic == record.topic and it.is_dropped(record) for it in self._requests)
@@ -494,17 +507,17 @@ class _Loop:
         """
         if not self._unsaid:
             return
-        if not self._is_heard:
-            self._unsaid = []
-            return
-        drafts = [
-            dead_letter(self._ledger.id, self._reader, item)
-            for item in self._unsaid
-            if item.record.topic != topic.DEADLETTER and self._says(item.record)
-        ]
-        if drafts:
-            await self._ledger.append(drafts)
-        log_rejected(self._reader, self._unsaid)
+        if self._is_heard:
+            drafts = [
+                dead_letter(self._ledger.id, self._reader, item)
+                for item in self._unsaid
+                if item.record.topic != topic.DEADLETTER and self._says(item.record)
+            ]
+            if drafts:
+                await self._ledger.append(drafts)
+            log_rejected(self._reader, self._unsaid)
+        said = [(it.topic, it.partition, it.position) for it, _, _ in self._unsaid]
+        await self._store.write(lambda: note_said(self._store.db, said))
         self._unsaid = []
 
     def _says(self, record: Record) -> bool:

@@ -40,7 +40,7 @@ CREATE TABLE folded_marks (
 ) WITHOUT ROWID;
 CREATE TABLE folded_rejected (
     topic TEXT, partition INTEGER, position INTEGER, reason TEXT NOT NULL,
-    PRIMARY KEY (topic, partition, position)
+    said INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (topic, partition, position)
 ) WITHOUT ROWID;
 CREATE TABLE folded_requests (
     topic TEXT PRIMARY KEY, done INTEGER NOT NULL, known INTEGER NOT NULL
