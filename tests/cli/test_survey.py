@@ -18,11 +18,15 @@ from rung.cli.operations.cluster.survey import (
 )
 from rung.events import LedgerDamaged, LedgerError, Payload, partition_of, topic
 from rung.events.allocation import AgentJoined, Slot
-from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
+from rung.events.deadletter import (
+    FactDropped,
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+)
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.events.installation import LEVEL
 from rung.events.ledger_import import ImportStarted
-from rung.events.rejection import FactDropped
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord, check_imported, imports_of
 from rung.ledger.seals import SealKey

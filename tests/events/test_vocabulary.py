@@ -10,11 +10,11 @@ from msgspec import structs
 
 from rung.events import TOPICS, decode, encode, partition_of
 from rung.events.codec import PAYLOADS, decode_handled, decode_head
+from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.docs.asyncapi import asyncapi, events_page, example_of
 from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import Event, decision, fact, relayed
 from rung.events.errors import UndecodableEvent
-from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.topic import topics_of
 from rung.events.upcast import UPCASTERS
 

@@ -12,13 +12,16 @@ from msgspec import structs
 from gateway.conftest import World, until
 from rung.events import Event, decision, fact, topic
 from rung.events.deadletter import (
+    FactDropped,
+    FactRejected,
+    FactRetried,
+    KeyResumed,
     MessageDropped,
     MessageRejected,
     MessageRetryRequested,
     MessageTaken,
 )
 from rung.events.experiment import PauseRequested
-from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.gateway.projections.deadletters import (
     DeadLetter,
     DeadLetterProjection,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events import Event, Payload, encode, fact
+from rung.events.deadletter import FactRejected
 from rung.events.experiment import ExperimentEnded, ExperimentResumed, ResumeRequested
-from rung.events.rejection import FactRejected
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Rejected
 from rung.runtime.processor.image import Image, KeyFold, Stuck

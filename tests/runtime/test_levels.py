@@ -9,11 +9,11 @@ import pytest
 
 from rung.cli.operations.components import PROCESSORS
 from rung.events import Event, LedgerError, Payload, changes, decode, fact, topic
+from rung.events.deadletter import FactRejected
 from rung.events.directory import ADMIN, ChangeRequested
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportStarted
-from rung.events.rejection import FactRejected
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord
 from rung.runtime import FactWriter, Processor, audit, host

@@ -10,13 +10,13 @@ import structlog.testing
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
 from rung.events.allocation import AllocationLost
 from rung.events.deadletter import (
+    FactRejected,
     MessageDropped,
     MessageRejected,
     MessageRetryRequested,
     MessageTaken,
 )
 from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
-from rung.events.rejection import FactRejected
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.runtime import audit, host

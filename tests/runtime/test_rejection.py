@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from rung.events import Event, Fenced, Payload, decode, encode, fact
+from rung.events.deadletter import FactDropped, FactRejected, FactRetried
 from rung.events.experiment import KillRequested, ResumeRequested
-from rung.events.rejection import FactDropped, FactRejected, FactRetried
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.export.export import export, import_
 from rung.runtime import PartitionFold, audit

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from rung.events import Payload, decode, encode, fact
-from rung.events.rejection import FactRejected
+from rung.events.deadletter import FactRejected
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import FactWriter, PartitionFold
 from rung.runtime.metrics import catalog

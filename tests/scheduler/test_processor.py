@@ -7,10 +7,10 @@ import pytest
 
 from rung.events import Event, Payload, encode, fact
 from rung.events.allocation import PoolConfigured
+from rung.events.deadletter import FactRejected
 from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import relayed
 from rung.events.installation import PoolUpgraded
-from rung.events.rejection import FactRejected
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor
 from rung.scheduler import Scheduler

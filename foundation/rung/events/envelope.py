@@ -23,7 +23,6 @@ from rung.events import (
     installation,
     ledger_import,
     metric,
-    rejection,
     seal,
     trial,
     webhook,
@@ -115,10 +114,10 @@ Payload = (
     | deadletter.MessageRetryRequested
     | deadletter.MessageDropped
     | deadletter.MessageTaken
-    | rejection.FactRejected
-    | rejection.KeyResumed
-    | rejection.FactRetried
-    | rejection.FactDropped
+    | deadletter.FactRejected
+    | deadletter.KeyResumed
+    | deadletter.FactRetried
+    | deadletter.FactDropped
     | ledger_import.ImportStarted
     | ledger_import.ImportKeysListed
     | ledger_import.ImportCompleted
@@ -137,10 +136,10 @@ _RAISES_LEVEL: Final = (
     directory.ChangeRequested,
 )
 _ANYWHERE: Final = (
-    rejection.FactRejected,
-    rejection.KeyResumed,
-    rejection.FactRetried,
-    rejection.FactDropped,
+    deadletter.FactRejected,
+    deadletter.KeyResumed,
+    deadletter.FactRetried,
+    deadletter.FactDropped,
 )
 """Types whose events name their topic and their key."""
 _SUBJECTS: Final = (
@@ -295,7 +294,7 @@ def decision(  # noqa: PLR0913 - the attributes of the envelope
     """Wrap a decision; its id follows from the fact that caused it, so it is reproducible.
 
     It carries the time of its fact, because processors have no clock. Where the fact waited until
-    an operator's request (`rung.events.rejection`), position and index are those of the request.
+    an operator's request (`rung.events.deadletter`), position and index are those of the request.
     """
     name = f"{(request or cause).id}|{source}|{index}".encode()
     return Event(

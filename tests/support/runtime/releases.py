@@ -14,10 +14,9 @@ from msgspec import structs
 
 from rung.events import Event, Payload, decode, topic
 from rung.events.allocation import AllocationDropped
-from rung.events.deadletter import MessageRejected
+from rung.events.deadletter import FactRejected, MessageRejected
 from rung.events.experiment import ExperimentEnded
 from rung.events.installation import PoolUpgraded
-from rung.events.rejection import FactRejected
 from rung.events.trial import RunRequested, TrialClosed, TrialRequested
 from rung.ledger import Ledger
 from rung.runtime import Assignment, ChangingAssignment, FactWriter, Processor, audit, host

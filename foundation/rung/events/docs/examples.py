@@ -34,6 +34,10 @@ from rung.events.checkpoint import (
     CheckpointStored,
 )
 from rung.events.deadletter import (
+    FactDropped,
+    FactRejected,
+    FactRetried,
+    KeyResumed,
     MessageDropped,
     MessageRejected,
     MessageRetryRequested,
@@ -96,7 +100,6 @@ from rung.events.metric import (
     MetricsDeleted,
     MetricsReported,
 )
-from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     LogMatched,

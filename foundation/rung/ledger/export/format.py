@@ -21,9 +21,8 @@ import msgspec
 
 from rung.events import Event, decode, decode_from, topic
 from rung.events.codec import decode_handled
-from rung.events.deadletter import MessageDropped
+from rung.events.deadletter import FactDropped, FactRetried, MessageDropped
 from rung.events.errors import LedgerError, UndecodableEvent
-from rung.events.rejection import FactDropped, FactRetried
 from rung.events.topic import DECISIONS, FACTS_OF
 from rung.ledger.port import Record
 from rung.ledger.seals import Heads, signed_by

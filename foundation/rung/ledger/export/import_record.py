@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from rung.events import Event, Payload, UndecodableEvent, decode, fact, partition_of, topic
+from rung.events.deadletter import FactRejected
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import (
     ImportCompleted,
@@ -20,7 +21,6 @@ from rung.events.ledger_import import (
     ImportKeysListed,
     ImportStarted,
 )
-from rung.events.rejection import FactRejected
 from rung.events.topic import FACTS_OF
 from rung.ledger.port import Draft, Ledger, Record, read_all
 

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rung.events import partition_of, topic
+from rung.events.deadletter import FactRejected
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
-from rung.events.rejection import FactRejected
 from rung.events.topic import FACTS_OF
 from rung.ledger.export.format import (
     POINTING,

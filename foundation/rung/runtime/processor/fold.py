@@ -20,7 +20,7 @@ to the topic of facts.
 A fact that cannot be decoded, or makes the processor raise, is *rejected*: that is its only
 decision, authoritative like any other, also where this release could take the fact. Its key stands
 still, in the state before the fact, and the facts after it wait; other keys go on. An operator's
-request about that rejection (`rung.events.rejection`), a fact at position r, has the key go on:
+request about that rejection (`rung.events.deadletter`), a fact at position r, has the key go on:
 the rejected fact, unless it was dropped, and those that waited are read again and folded in their
 order. All their decisions have the cause r, with growing indices, and name as `cause` the fact
 that each follows from; the last one says that the key goes on. If another fact is rejected
@@ -48,8 +48,8 @@ from msgspec import Struct, field, structs
 
 from rung.events import Event, Payload, UndecodableEvent, decision, decode
 from rung.events.codec import PAYLOADS, decode_handled
+from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.envelope import level_of
-from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.ledger import Record
 from rung.runtime.fact_writer import now
 from rung.runtime.processor.image import NO_CAUSE, Cause, Image, KeyFold, Parked, Stuck

@@ -16,7 +16,7 @@ from rung.events import Event, topic
 from rung.events.allocation import MoveRequested, PoolConfigured
 from rung.events.changes import subject_of_change
 from rung.events.checkpoint import CheckpointDeletionRequested
-from rung.events.deadletter import MessageDropped, MessageRetryRequested
+from rung.events.deadletter import FactDropped, FactRetried, MessageDropped, MessageRetryRequested
 from rung.events.directory import SYSTEM, ChangeRequested
 from rung.events.envelope import experiment_of
 from rung.events.experiment import (
@@ -33,7 +33,6 @@ from rung.events.experiment import (
     ResumeRequested,
     RetentionChanged,
 )
-from rung.events.rejection import FactDropped, FactRetried
 from rung.events.trial import TrialKillRequested
 from rung.events.webhook import RedeliveryRequested
 from rung.gateway.projections.deadletters import id_of

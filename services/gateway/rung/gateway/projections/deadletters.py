@@ -1,7 +1,7 @@
 """The projection of dead letters: messages that a reader rejected, and their states.
 
 A fact that a processor rejected is one, too, though its rejection is a decision and what is asked
-of it a fact (`rung.events.rejection`). These lie on different topics, so they are folded in any
+of it a fact (`rung.events.deadletter`). These lie on different topics, so they are folded in any
 order. Of several requests about one rejection the first has an effect. It is *taken* once its key
 stands still because of it no more; a rejection of the same fact once more makes it open again.
 
@@ -19,12 +19,15 @@ from msgspec import Struct
 
 from rung.events import Event, topic
 from rung.events.deadletter import (
+    FactDropped,
+    FactRejected,
+    FactRetried,
+    KeyResumed,
     MessageDropped,
     MessageRejected,
     MessageRetryRequested,
     MessageTaken,
 )
-from rung.events.rejection import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.topic import DECISIONS, FACTS_OF
 from rung.runtime.projection import Projection
 

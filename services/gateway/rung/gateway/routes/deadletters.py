@@ -11,8 +11,7 @@ from msgspec import Meta
 
 from rung import api
 from rung.events import topic
-from rung.events.deadletter import MessageDropped, MessageRetryRequested
-from rung.events.rejection import FactDropped, FactRetried
+from rung.events.deadletter import FactDropped, FactRetried, MessageDropped, MessageRetryRequested
 from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.deadletters import (
