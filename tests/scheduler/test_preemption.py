@@ -33,6 +33,18 @@ def test_the_least_important_yields(full: Pool) -> None:
     assert full.then(released("low.3.1", "b")) == ["granted high.0.1: b[1]"]
 
 
+def test_what_is_killed_makes_room_in_the_same_decision() -> None:
+    """The parts of a gang that failed leave: what waits for the rest gets it now, and not later."""
+    pool = Pool()
+    pool.tell(joined("a", 2), joined("b", 2), joined("c", 2))
+    pool.tell(requested("low.0.1", priority=60), requested("gang.0.1", 4, priority=1))
+    assert pool.then(requested("wide.0.1", 6, priority=1)) == []
+    assert pool.then(released("gang.0.1", "b", failed="rank 2: no memory")) == [
+        "signaled gang.0.1 kill: c",
+        "signaled low.0.1 preempt: a",
+    ]
+
+
 def test_equals_do_not_yield(full: Pool) -> None:
     """Whatever is as important as what waits goes on."""
     assert full.then(requested("late.0.1", priority=63)) == []

@@ -155,17 +155,20 @@ class Scheduler:
             _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
         ]
         decisions += [_dropped(state, request) for request in state.leaving.values()]
+        killed: list[str] = []
         if isinstance(fact, AgentJoined):
             decisions += _refused(state, fact)
         elif isinstance(fact, RunWithdrawn):
             decisions += _signaled(state, fact.allocation_id, fact.how, final=fact.final)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
-            decisions += _signaled(
+            signals = _signaled(
                 state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
             )
+            decisions += signals
+            killed = [fact.allocation_id] if signals else []
         asked = _asked_to_yield(state, fact)
         starts = policy.starts(state, state.queue) if state.queue.heads else []
-        yielding = policy.yielding(state, starts, asked)
+        yielding = policy.yielding(state, starts, [*asked, *killed])
         zero_slot = state.zero_slot_queue
         unslotted = policy.starts(state, zero_slot) if zero_slot.heads else []
         decisions += [_granted(state, start) for start in (*starts, *unslotted)]
