@@ -278,8 +278,12 @@ def _check_experiment(
 ) -> None:
     assert (search is None) == (found.ended is not None), f"{found.id} ended for one of them"
     if search is not None and search.experiment is not None:
-        trials = [(it.index, it.run, it.restarts) for it in search.experiment.trials]
-        assert [(it.index, it.run, it.restarts) for it in found.trials] == trials
+        trials = search.experiment.trials
+        assert [(it.index, it.run) for it in found.trials] == [(it.index, it.run) for it in trials]
+        for shown, it in zip(found.trials, trials, strict=True):
+            # A failure is counted here at once, and shown as a restart once there is one.
+            due = it.restarts - shown.restarts
+            assert due in {0, int(shown.failed)}, f"{found.id}.{it.index}: restarts"
         assert found.failures == search.experiment.failures, f"{found.id}: failures"
     if collection is not None and not collection.closed:
         retained = {name for name, it in found.checkpoints.items() if it.retired is None}
