@@ -34,7 +34,7 @@ def test_the_least_important_yields(full: Pool) -> None:
 
 
 def test_what_is_killed_makes_room_in_the_same_decision() -> None:
-    """The parts of a gang that failed leave: what waits for the rest gets it now, and not later."""
+    """The parts of a gang that failed leave: what waits for the rest gets it now, not later."""
     pool = Pool()
     pool.tell(joined("a", 2), joined("b", 2), joined("c", 2))
     pool.tell(requested("low.0.1", priority=60), requested("gang.0.1", 4, priority=1))
