@@ -19,6 +19,7 @@ from rung.events.directory import ChangeRequested
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunRequested, RunSpec
 from rung.gateway import context
+from rung.gateway.directory import asking
 from rung.gateway.directory.directory import Directory
 from rung.gateway.routes import API, ROUTES
 from rung.rights import EVERYBODY, PERMISSIONS, ROLES, permissions_of, roles_with
@@ -283,6 +284,7 @@ async def teams(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ),
     )
     monkeypatch.setattr(context, "Directory", lambda _ledger: directory)
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.01)  # nobody decides what this one is asked
     await store_files(world, tmp_path, FILES)
     await world.write(_theirs())
     return world
