@@ -111,7 +111,7 @@ class User:
                 for t in sorted(shown["trials"], key=lambda trial: trial["index"])
             ],
             "best": (best["trial"]["index"], best["value"], checkpoint["steps_completed"]),
-            "content": [(f["name"], f["sha256"]) for f in checkpoint["files"]],
+            "content": [(f["name"], f["blake3"]) for f in checkpoint["files"]],
         }
 
     def validations(self, experiment: str) -> int:

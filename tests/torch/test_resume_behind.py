@@ -28,8 +28,8 @@ CONFIG = {
     "min_checkpoint_period": {"batches": 1},
     "checkpoint_policy": "none",
 }
-MOMENTS_OF_A_STORE = 6
-"""Before each of four files, before the manifest, and between it and the announcement."""
+MOMENTS_OF_A_STORE = 7
+"""Before each of five files, before the manifest, and between it and the announcement."""
 
 
 def runs_of(parent: "subprocess.Popen[str]", folder: Path) -> Iterator[Runs]:
