@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,6 @@ from metrics.report import EXPERIMENT, Level, line, logs, metrics, record, row
 from rung.api import LogLine
 from rung.events.metric import LogsDeleted, LogsDropped, MetricRow, MetricsDeleted
 from rung.metrics import SeriesStore
-from rung.metrics.clickhouse.embedded import Embedded
-from rung.metrics.queries import LineKey, write_cursor
 
 pytestmark = pytest.mark.stores
 
@@ -382,45 +379,6 @@ async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:
     assert sum(pages) == 1_200
     assert len(pages) >= 2
     assert max(pages) <= 1_000
-
-
-async def test_a_page_takes_as_long_however_many_lines_there_are(tmp_path: Path) -> None:
-    """First, last, one in the middle, one of a rare level, of 20,000 lines and of a million."""
-    engine = Embedded(tmp_path / "series")
-    store = SeriesStore(engine, ledger_id="x")
-    await store.open()
-
-    async def spent(experiment_id: str, **asked: object) -> float:
-        least = float("inf")
-        for _ in range(5):
-            started = time.perf_counter()
-            found, _ = await page(store, experiment_id=experiment_id, limit=500, **asked)
-            least = min(least, time.perf_counter() - started)
-            assert len(found) == (100 if "level" in asked else 500)
-        return least
-
-    fill = """INSERT INTO logs
-        (experiment_id, time_ms, trial_id, sequence, line, origin, run, rank, stream, level, text)
-        SELECT '{0}', intDiv(number, 10), concat('{0}.', toString(number % 4)),
-        intDiv(number, 1000), number % 1000, 'agent/a/b', 1, 0, 'stdout',
-        multiIf(number % 10000 = 7, 'error', number % 20 = 3, 'warning', 'info'),
-        concat('step ', toString(number)) FROM numbers({1})"""
-    try:
-        for name, lines in (("short", 20_000), ("long", 1_000_000)):
-            sql = fill.format(name, lines)
-            await engine.run(lambda tables, sql=sql: tables.execute(sql))  # type: ignore[misc]
-        middle = write_cursor(LineKey(50_000, "long.1", 500, 1, "agent/a/b"))
-        short = await spent("short")
-        longer = {
-            "first": await spent("long"),
-            "last": await spent("long", order="newest"),
-            "middle": await spent("long", after=middle),
-            "rare": await spent("long", level="error"),
-            "rare from the end": await spent("long", level="error", order="newest"),
-        }
-    finally:
-        await store.close()
-    assert all(each < 5 * short for each in longer.values()), (short, longer)
 
 
 async def test_a_line_delivered_again_is_one_line(store: SeriesStore) -> None:
