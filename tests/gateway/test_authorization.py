@@ -284,7 +284,7 @@ async def teams(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ),
     )
     monkeypatch.setattr(context, "Directory", lambda _ledger: directory)
-    monkeypatch.setattr(asking, "PATIENCE_S", 0.01)  # nobody decides what this one is asked
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.01)  # no service decides these requests
     await store_files(world, tmp_path, FILES)
     await world.write(_theirs())
     return world

@@ -79,7 +79,7 @@ class Trimmed(Shelf):
 
 
 async def test_one_ahead_does_not_fail_when_the_position_of_another_is_trimmed() -> None:
-    """It is at a position that exists; the one behind is told."""
+    """Its position exists; the follower behind gets the error."""
     shelf = Trimmed()
     follower = Follower(Away(), shelf)  # type: ignore[arg-type]
     behind = asyncio.ensure_future(anext(follower.follow(topic.EXPERIMENTS, 0, 5)))

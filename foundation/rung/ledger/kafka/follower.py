@@ -133,7 +133,7 @@ class Follower:
                 except LedgerTrimmed:
                     if stream.position == position:
                         raise
-                    continue  # nobody wants what was trimmed any more
+                    continue  # the readers went on past the trimmed records meanwhile
                 if stream.position != position:
                     continue  # a follower further ahead was added meanwhile
                 if records:

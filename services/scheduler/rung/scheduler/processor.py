@@ -21,7 +21,7 @@ be moved, and when the policy wants its slots for something else; it ends with a
 agent. Where one agent's part failed, the others are signaled to kill theirs, with the same reason,
 once. A trial that was only asked to yield has a *claim*: its next run takes the place in the order
 that this one had, and goes where the move wants it. A withdrawal ends the claim. A request may
-exclude agents; it waits where there is no other one, and makes nobody wait.
+exclude agents; it waits where there is no other one, and those behind it in the order are placed.
 
 Changed values hold at once for what waits and what runs. If an experiment holds
 more slots than its new `max_slots`, so many of its allocations are asked to yield that it holds no
