@@ -82,7 +82,7 @@ SNAPSHOT_AGE_SECONDS: Final = METER.gauge(
 )  # fmt: skip
 KEYS_LEFT_ALONE: Final = METER.gauge(
     "rung_keys_left_alone",
-    "Experiments or pools that this release cannot fold, as of an unknown logic level.",
+    "Experiments or pools of which this release cannot fold what is on record.",
     "process", "partition",
 )  # fmt: skip
 TRIAL_RESTARTS: Final = METER.counter(
