@@ -138,6 +138,7 @@ def test_version_and_schema(rung: Rung) -> None:
     """What is printed for scripts is JSON."""
     assert set(rung("version", "--json").json) == {"rung", "python"}
     assert rung("version").out.startswith("rung ")
+    assert rung("version").out.startswith(f"{rung('--version').out.strip()}, Python ")
     assert rung("schema").json["$schema"].startswith("https://json-schema.org/draft/2020-12")
 
 

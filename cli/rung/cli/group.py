@@ -107,6 +107,7 @@ COMMANDS: Final = {
     epilog=exit_code.HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(package_name="rung", prog_name="rung", message="%(prog)s %(version)s")
 def rung() -> None:
     """Train deep-learning models, search their hyperparameters, and prove how it came about.
 
