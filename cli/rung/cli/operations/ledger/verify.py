@@ -244,9 +244,9 @@ def print_seals(report: SealReport) -> None:
     """Print the result of verifying seals."""
     if report.sealed:
         since = f" since {report.since}" if report.since else ""
-        click.echo(
-            f"{report.records:,} records are as they were sealed, by {report.seals:,} seals{since}"
-        )
+        are = "is as it was" if report.records == 1 else "are as they were"
+        records, seals = counted(report.records, "record"), counted(report.seals, "seal")
+        click.echo(f"{records} {are} sealed, by {seals}{since}")
     elif report.whole:
         click.echo("There are no seals: nothing shows whether records were altered.")
     for problem in report.problems[:_SHOWN]:
