@@ -7,7 +7,7 @@ import click
 import structlog
 
 from rung.sim.scenario import run
-from rung.sim.workload import METHODS, changed, limited, stormy
+from rung.sim.workload import METHODS, changed, limited, poisoned, stormy
 
 
 @click.command()
@@ -18,11 +18,16 @@ from rung.sim.workload import METHODS, changed, limited, stormy
 )
 @click.option("--changes", is_flag=True, help="Users change the search on its way.")
 @click.option("--limit", is_flag=True, help="The search has few slot-hours.")
-def main(seed: int, seeds: int, method: str, *, changes: bool, limit: bool) -> None:
+@click.option("--poison", is_flag=True, help="Some facts cannot be folded.")
+def main(  # noqa: PLR0913 - one for each option
+    seed: int, seeds: int, method: str, *, changes: bool, limit: bool, poison: bool
+) -> None:
     """Simulate a search under faults and check what must hold."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     failed = 0
     scenario = (changed if changes else limited if limit else stormy)(method)
+    if poison:
+        scenario = poisoned(method, changes=changes)
     for number in range(seed, seed + seeds):
         try:
             outcome = run(scenario, number)

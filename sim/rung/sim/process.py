@@ -28,6 +28,7 @@ from rung.runtime.sink.batch_sink import BatchSink, PeriodicSink
 from rung.runtime.sink.sink import Sink
 from rung.sim.clock import BEFORE_JOB
 from rung.sim.objects import MemoryStore
+from rung.sim.poison import as_released
 from rung.sim.world import LATENCY_MS_MAX, Faults, World
 from rung.storage import ObjectInfo
 
@@ -205,11 +206,18 @@ class Process:
         """Take where it runs, and what it is called."""
         self.name: Final = name
         self._world = world
+        self._killed: asyncio.Future[None] | None = None
+
+    def kill(self) -> None:
+        """End it at this moment; it is started again."""
+        if self._killed is not None and not self._killed.done():
+            self._killed.set_result(None)
+            self._world.kills[self.name] += 1
 
     async def run(self) -> None:
         """Run it until cancelled."""
         while True:
-            killed = asyncio.get_running_loop().create_future()
+            self._killed = killed = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._start(killed))
             try:
                 await asyncio.wait([task, killed], return_when=asyncio.FIRST_COMPLETED)
@@ -232,10 +240,19 @@ class _ServiceProcess(Process):
     async def _start(self, killed: "asyncio.Future[None]") -> None:
         part = _Part(self._world, killed, self.name, attrgetter("sink_crash"))
         objects = _LinkToObjects(part, self._world.objects)
+        release = self._world.release()
         async with asyncio.TaskGroup() as group:
             for it in tables(objects)[self.name]:
                 part = _Part(self._world, killed, *_described(it))
-                group.create_task(part.run(serve(_LinkToLedger(part), (_often_saved(it),))))
+                started = self._released(_often_saved(it), release)
+                group.create_task(part.run(serve(_LinkToLedger(part), (started,))))
+
+    def _released(self, it: Component, release: int) -> Component:
+        """Return a component as a release has it."""
+        if not isinstance(it, Decider):
+            return it
+        found = as_released(it.processor, release, self._world.poison, self._world.seed)
+        return it._replace(processor=found)
 
 
 class _GatewayProcess(Process):

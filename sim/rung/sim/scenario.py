@@ -31,6 +31,8 @@ from rung.ledger import Record
 from rung.sim.agent import Agent
 from rung.sim.clock import in_virtual_time
 from rung.sim.invariants import check_at_rest, check_states
+from rung.sim.operators import Operator
+from rung.sim.poison import is_junk
 from rung.sim.process import Killed, processes
 from rung.sim.requests import AREA, ELSEWHERE, plan_changes, plan_directory, plan_pauses
 from rung.sim.world import EVERYTHING, Effective, Faults, World
@@ -146,9 +148,12 @@ async def running(world: World, agents: Sequence[Agent], folder: Path) -> AsyncI
             failures.append(context)
 
     asyncio.get_running_loop().set_exception_handler(note)
+    installed = processes(world, folder)
+    runs = [it.run for it in installed] + [it.run for it in agents]
+    if world.poison:
+        runs.append(Operator(world, installed, EXPERIMENT).run)
     try:
         async with asyncio.TaskGroup() as group:
-            runs = [it.run for it in processes(world, folder)] + [it.run for it in agents]
             tasks = [group.create_task(each()) for each in runs]
             try:
                 yield
@@ -288,7 +293,7 @@ def _take_validations(
 ) -> None:
     """Note each trial's validations; `changes` counts, by run, how often the trial was changed."""
     for record in facts:
-        data = decode(record.value).data
+        data = None if is_junk(record) else decode(record.value).data
         if isinstance(data, TrialValidated):
             change = changes.get((data.trial_id, data.run))
             step = data.steps_completed if change is None else (data.steps_completed, change)

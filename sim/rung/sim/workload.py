@@ -93,6 +93,17 @@ def changed(method: str) -> Scenario:
     return Scenario(config=expanded(method), faults=faults)
 
 
+def poisoned(method: str, *, changes: bool = False) -> Scenario:
+    """Return the method's search under every kind of fault, with facts that cannot be folded.
+
+    Args:
+        method: one of `METHODS`.
+        changes: whether users change it on its way.
+    """
+    faults = msgspec.structs.replace(STORM, poison=0.01, change=0.8 if changes else 0.0)
+    return Scenario(config=expanded(method), faults=faults)
+
+
 def limited(method: str) -> Scenario:
     """Return the method's search under every kind of fault, with few slot-hours."""
     config = expanded(method)

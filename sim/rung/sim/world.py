@@ -14,10 +14,12 @@ from msgspec import Struct
 
 from rung.backoff import CHANCE
 from rung.events import Event, Payload, decode, fact
+from rung.events.topic import DECISIONS
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.fact_writer import CLOCK, now
 from rung.runtime.processor.image import is_new_fact
 from rung.sim.objects import MemoryStore
+from rung.sim.poison import FAULTY, MENDED, damaged, is_junk
 
 LATENCY_MS_MAX: Final = 20
 EVERYTHING: Final = 1 << 30
@@ -53,6 +55,8 @@ class Faults(Struct, frozen=True, kw_only=True):
     """A user ends a trial, extends the search, changes what it keeps, or deletes of it."""
     damage: float = 0.0
     """A checkpoint turns out damaged when it is restored."""
+    poison: float = 0.0
+    """A record lies beside a fact that no release can decode, or a release raises on an event."""
 
 
 class Effective:
@@ -64,7 +68,7 @@ class Effective:
 
     def __call__(self, records: Iterable[Record]) -> list[Event]:
         """Return the events of a stream's next records that are no repetitions."""
-        events = [(record, decode(record.value)) for record in records]
+        events = [(record, decode(record.value)) for record in records if not is_junk(record)]
         return [event for record, event in events if self._counts(record, event)]
 
     def _counts(self, record: Record, event: Event) -> bool:
@@ -84,10 +88,13 @@ class World:
     From then on the runtime has its clock and its chance, in this task and those that it starts.
 
     Attributes:
+        seed: of all chance.
         random: the only source of chance.
         ledger: what happened; each topic has one partition here.
         objects: where checkpoints lie.
         kills: how often each process was killed.
+        poison: how often a fact is poison, as long as releases have faults.
+        mended: whether services run the release that has none.
     """
 
     def __init__(
@@ -111,6 +118,9 @@ class World:
         self.ledger = ledger or MemoryLedger(partitions=1, ledger_id="sim")
         self.objects = objects or MemoryStore()
         self.kills: Counter[str] = Counter()
+        self.poison: Final = faults.poison
+        self.mended = not faults.poison
+        self.seed: Final = seed
         self._clock = asyncio.get_running_loop().time
         CLOCK.set(self._clock)
         CHANCE.set(random.Random(seed))  # noqa: S311 - as above
@@ -125,6 +135,10 @@ class World:
     def happens(self, probability: float) -> bool:
         """Draw whether something of that probability happens."""
         return probability > 0 and self.random.random() < probability
+
+    def release(self) -> int:
+        """Draw which release a service starts in."""
+        return MENDED if self.mended else self.random.choice(FAULTY)
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
         """Let something happen later."""
@@ -178,4 +192,8 @@ class World:
             time=now(),
         )
         draft = Draft.of(event)
-        self.append([draft, draft] if self.happens(self.faults.repeat) else [draft])
+        drafts = [draft, draft] if self.happens(self.faults.repeat) else [draft]
+        if draft.topic in DECISIONS and self.happens(self.faults.poison):
+            junk = Draft(draft.topic, draft.key, damaged(event, self.random))
+            drafts.insert(self.random.randint(0, len(drafts)), junk)
+        self.append(drafts)
