@@ -21,6 +21,7 @@ from rung.runtime.audit.imports import audit_imports
 from rung.runtime.processor.image import Image
 from rung.runtime.processor.loop import _Hosted
 from rung.runtime.processor.replay import recover, refold, scan_decisions
+from rung.runtime.processor.snapshot import _bucket_of
 from rung.runtime.service import Decider, serve
 from runtime.tally import Count, Tally, kill, pause, resume
 
@@ -441,11 +442,30 @@ async def test_keys_that_stand_still_cost_no_reads_of_snapshots() -> None:
     await world.advance(0)
     assert (len(world.replicas[0]._fold.torn), ledger.reads) == (100, 0)
     await world.save(0)
-    assert ledger.reads == 65
+    buckets = {_bucket_of(f"k{number}") for number in range(100)}
+    assert ledger.reads == 1 + len(buckets)
     fold = await recover(ledger, ONE, 0)
     assert len(fold.stuck) == 100
     states = [known.state for key in fold.stuck if (known := fold.known(key)) is not None]
     assert states == [Count(pauses=1, decisions=2)] * 100
+
+
+async def test_one_key_that_stands_still_costs_the_reads_of_its_bucket() -> None:
+    """The snapshot of all others is not read again for it; it has the state before the fact."""
+    world = World()
+    world.ledger = ledger = Counting(partitions=1)
+    await ledger.append([Draft.of(pause(1, f"k{number}")) for number in range(500)])
+    await world.start(0, ONE)
+    await world.advance(0)
+    await world.save(0)
+    await ledger.append([Draft.of(kill(2, "k7"))])
+    ledger.reads = 0
+    await world.advance(0)
+    await world.save(0)
+    assert ledger.reads == 2
+    known = (await recover(ledger, ONE, 0)).known("k7")
+    assert known is not None
+    assert (known.stuck is not None, known.state) == (True, Count(pauses=1, decisions=2))
 
 
 async def _decide_all(ledger: MemoryLedger, release: Release) -> None:

@@ -128,7 +128,7 @@ async def mend(  # noqa: PLR0913 - a fold, and how far it is on record
     """
     parked = [key for key in fold.torn if key in fold.parked]
     stuck = [key for key in fold.torn if key not in fold.parked]
-    image = await snapshots.newest()
+    image = await snapshots.newest(frozenset(parked + stuck))
     found = {key: image.of(key) for key in parked}
     if not stuck:
         return found

@@ -19,7 +19,7 @@ folding begins at the first fact.
 import asyncio
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic
 
@@ -61,6 +61,15 @@ class _Bucket(Struct, Generic[S]):
     parked: dict[str, Parked[S]]
 
 
+class _RawBucket(Struct):
+    version: int
+    copy: str
+    facts: int
+    decisions: int
+    keys: dict[str, msgspec.Raw]
+    parked: dict[str, msgspec.Raw]
+
+
 class Snapshots(Generic[S]):
     """The snapshots of one partition of a processor."""
 
@@ -91,7 +100,7 @@ class Snapshots(Generic[S]):
             self._members[_bucket_of(key)][key] = None
         return image
 
-    async def _load(self) -> tuple[Image[S], dict[int, str]]:
+    async def _load(self, keys: Collection[str] | None = None) -> tuple[Image[S], dict[int, str]]:
         value = await self._ledger.snapshot(self._name, self._partition)
         if value is None:
             return Image(), {}
@@ -100,7 +109,9 @@ class Snapshots(Generic[S]):
             return Image(), {}
         image: Image[S] = Image(mark.facts, mark.decisions)
         reached: dict[str, int] = {}
-        for number, bucket in enumerate(await asyncio.gather(*map(self._bucket, range(BUCKETS)))):
+        numbers = range(BUCKETS) if keys is None else sorted({_bucket_of(key) for key in keys})
+        buckets = await asyncio.gather(*(self._bucket(number, keys) for number in numbers))
+        for number, bucket in zip(numbers, buckets, strict=True):
             if bucket is None:
                 if number in mark.copies:
                     raise LedgerError(f"bucket {number} of the snapshot is gone")
@@ -116,11 +127,11 @@ class Snapshots(Generic[S]):
         image.ahead = {key: reach for key, reach in reached.items() if reach > image.facts}
         return image, mark.copies
 
-    async def newest(self) -> Image[S]:
-        """Return the newest snapshot, to take keys from; an empty one if it cannot be read."""
+    async def newest(self, keys: Collection[str]) -> Image[S]:
+        """Return these keys of the newest snapshot; an empty one if it cannot be read."""
         try:
             async with asyncio.timeout(_LOADS_WITHIN_S):
-                return (await self._load())[0]
+                return (await self._load(keys))[0]
         except (LedgerError, TimeoutError, msgspec.DecodeError):
             return Image()
 
@@ -163,15 +174,28 @@ class Snapshots(Generic[S]):
             {key: fold.parked[key] for key in members if key in fold.parked},
         )
 
-    async def _bucket(self, number: int) -> _Bucket[S] | None:
+    async def _bucket(self, number: int, keys: Collection[str] | None) -> _Bucket[S] | None:
+        """Return a bucket, with all of its keys or with these."""
         value = await self._ledger.snapshot(self._object(number), self._partition)
         if value is None:
             return None
-        bucket: _Bucket[S] = msgspec.json.decode(without_checksum(value), type=self._type)
+        content = without_checksum(value)
+        if keys is not None:
+            content = _only(content, keys)
+        bucket: _Bucket[S] = msgspec.json.decode(content, type=self._type)
         return bucket if bucket.version == self._processor.version else None
 
     def _object(self, number: int) -> str:
         return f"{self._name}/{number:02}"
+
+
+def _only(content: bytes, keys: Collection[str]) -> bytes:
+    """Return a bucket with these keys alone; the states of the others are not decoded."""
+    bucket = msgspec.json.decode(content, type=_RawBucket)
+    for fields in (bucket.keys, bucket.parked):
+        for key in fields.keys() - keys:
+            del fields[key]
+    return msgspec.json.encode(bucket)
 
 
 def _bucket_of(key: str) -> int:
