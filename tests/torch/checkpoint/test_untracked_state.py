@@ -2,11 +2,15 @@
 
 import contextlib
 import copy
+import dataclasses
+import datetime as dt
 import enum
+import functools
 import random
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,11 +47,70 @@ class Range(NamedTuple):
     high: float
 
 
+@dataclasses.dataclass
+class Outcome:
+    """A record."""
+
+    batch: int
+    values: list[torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """A record that does not change."""
+
+    batch: int
+    at: dt.timedelta
+
+
+class Tally:
+    """Has no dict."""
+
+    __slots__ = ("batches", "last")
+
+    def __init__(self) -> None:
+        self.batches = 0
+
+
+class Jitter:
+    """A transform."""
+
+    def __init__(self) -> None:
+        self.strength = 0.0
+
+    def __call__(self, value: torch.Tensor) -> torch.Tensor:
+        """Shift."""
+        return value + self.strength * torch.rand(1)
+
+
+def gentle(value: torch.Tensor) -> torch.Tensor:
+    """Return a loss."""
+    return value.square().mean()
+
+
+def steep(value: torch.Tensor) -> torch.Tensor:
+    """Return another."""
+    return value.abs().mean()
+
+
+def warming() -> Callable[[], float]:
+    """Return a function that counts how often it is called."""
+    calls = 0
+
+    def factor() -> float:
+        nonlocal calls
+        calls += 1
+        return calls / (calls + 2)
+
+    return factor
+
+
 class Level(Dataset[torch.Tensor]):
     """Data that get harder."""
 
     def __init__(self) -> None:
         self.hardness = 0.0
+        self.transform = Jitter()
         self.targets = torch.zeros(16)
         self.seen = 0
 
@@ -58,7 +121,10 @@ class Level(Dataset[torch.Tensor]):
         self.seen += 1
         noise = 0.01 * torch.rand(1)
         return torch.cat(
-            [INPUTS[index] * (1 + self.hardness) + noise, self.targets[index : index + 1]]
+            [
+                self.transform(INPUTS[index] * (1 + self.hardness) + noise),
+                self.targets[index : index + 1],
+            ]
         )
 
 
@@ -101,6 +167,8 @@ class Average:
 class Changing(rt.Trial):
     """A trial whose world a function changes before each batch."""
 
+    margin = 0.0
+
     def __init__(
         self, context: rt.TrialContext, change: Callable[["Changing", int], None]
     ) -> None:
@@ -108,7 +176,7 @@ class Changing(rt.Trial):
         self.change_it = change
         self.model = context.wrap_model(Net())
         self.optimizer = context.wrap_optimizer(
-            torch.optim.SGD(self.model.head.parameters(), 0.05, momentum=0.9)
+            torch.optim.SGD(self.model.head.parameters(), 0.02, momentum=0.9)
         )
         self.optimizer.add_param_group({"params": self.model.backbone[1].parameters()})
         self.model.backbone[0].requires_grad_(requires_grad=False)
@@ -125,6 +193,13 @@ class Changing(rt.Trial):
         self.other = nn.Linear(1, 1).requires_grad_(requires_grad=False)
         self.old = 5.0
         self.outcome: list[float] = []
+        self.criterion: Callable[[torch.Tensor], torch.Tensor] = gentle
+        self.warmth = warming()
+        self.warm = 0.0
+        self.tally = Tally()
+        self.last: Outcome | None = None
+        self.handle: Any = None
+        self.unlabeled = DataLoader(Level(), batch_size=4)
 
     def build_training_data_loader(self) -> DataLoader[Any]:
         """Return shuffled data."""
@@ -143,12 +218,14 @@ class Changing(rt.Trial):
         """Change the world, and train on all of it."""
         self.change_it(self, batch_idx)
         inputs, targets = batch[:, :1], batch[:, 1:]
-        loss = (self.model(inputs) * self.factor + self.center - targets).square().mean()
+        loss = self.criterion(self.model(inputs) * self.factor + self.center - targets)
         loss = loss + 0.1 * (
             self.current(inputs).mean() * getattr(self, "old", 0.0) * float(self.weights[0])
         )
         loss = loss + 0.01 * (len(self.history) + self.counter.epochs + float(self.parts["count"]))
         loss = loss + 0.1 * (self.average.model(inputs) - self.model(inputs)).square().mean()
+        extra = self.margin + self.warm + self.tally.batches + self.counter.weight
+        loss = loss * (1 + 0.01 * (extra + self.unlabeled.dataset.hardness))  # type: ignore[attr-defined]
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
         return loss
@@ -180,6 +257,10 @@ class Changing(rt.Trial):
             [it.tolist() if isinstance(it, torch.Tensor) else it for it in self.history],
             self.tables, self.parts["count"], self.average.updates, self.counter.epochs,
             self.current is self.other, getattr(self, "old", None), vars(self).get("fresh"),
+            self.criterion.__name__, self.margin, self.warm, self.tally.batches,
+            getattr(self.tally, "last", None), self.counter.weight, self.data.transform.strength,
+            self.unlabeled.dataset.hardness,  # type: ignore[attr-defined]
+            self.last and (self.last.batch, [it.tolist() for it in self.last.values]),
         ]  # fmt: skip
 
 
@@ -189,6 +270,7 @@ class Counter(rt.Callback):
     def __init__(self, trial: Changing) -> None:
         self.trial = trial
         self.epochs = 0
+        self.weight = 0.0
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
         """Count."""
@@ -291,6 +373,65 @@ def tensors(trial: Changing) -> None:
     trial.history.append(trial.model.head.bias.detach().clone())
 
 
+def rate(trial: Changing) -> None:
+    """Slow one group down."""
+    trial.optimizer.param_groups[1]["lr"] *= 0.5
+    trial.optimizer.param_groups[1]["weight_decay"] = 0.1
+
+
+def statistics(trial: Changing) -> None:
+    """Freeze the statistics of one layer, and slow another's down."""
+    norm: Any = trial.model.backbone[1]
+    norm.eval()
+    norm.momentum = 0.01
+
+
+def of_callback(trial: Changing) -> None:
+    """Change what a callback has."""
+    trial.counter.weight += 0.5
+
+
+def transform(trial: Changing) -> None:
+    """Strengthen a transform of the data set."""
+    trial.data.transform.strength = 0.3
+
+
+def second_data(trial: Changing) -> None:
+    """Change a data set that only a loader has."""
+    trial.unlabeled.dataset.hardness += 0.5  # type: ignore[attr-defined]
+
+
+def criterion(trial: Changing) -> None:
+    """Train by another function."""
+    trial.criterion = steep
+
+
+def enclosed(trial: Changing) -> None:
+    """Count in a variable that a function encloses."""
+    trial.warm = trial.warmth()
+
+
+def slots(trial: Changing) -> None:
+    """Change attributes without a dict, and set one for the first time."""
+    trial.tally.batches += 1
+    trial.tally.last = (trial.tally.batches, "batch")
+
+
+def of_class(trial: Changing) -> None:
+    """Change an attribute of the class."""
+    type(trial).margin += 0.5
+
+
+def records(trial: Changing) -> None:
+    """Make records, and values of Python's own types."""
+    batch = trial.tally.batches
+    bias = trial.model.head.bias.detach().clone()
+    trial.last = Outcome(batch, [bias])
+    trial.history.append(Seen(batch, dt.timedelta(seconds=batch, microseconds=1)))
+    trial.tables |= {"half": Decimal("0.5"), "turn": 1j, "some": range(3), "raw": bytearray(b"a")}
+    trial.tables["day"] = dt.datetime(2020, 1, 2, 3, tzinfo=dt.UTC)
+
+
 def everything(trial: Changing) -> None:
     """Do all of it."""
     for change in CHANGES:
@@ -298,10 +439,14 @@ def everything(trial: Changing) -> None:
             change(trial)
 
 
-EACH_BATCH = {average, target, center, array, plain, tensors}
+EACH_BATCH = {
+    average, target, center, array, plain, tensors, rate, of_callback, second_data, enclosed,
+    slots, of_class, records,
+}  # fmt: skip
 CHANGES = [
     modes, unfrozen, frozen, regrouped, layer, mask, buffers, harder, average, target, switched,
-    center, array, plain, deleted, tensors, everything,
+    center, array, plain, deleted, tensors, rate, statistics, of_callback, transform, second_data,
+    criterion, enclosed, slots, of_class, records, everything,
 ]  # fmt: skip
 
 
@@ -344,6 +489,7 @@ def trained(
                 raise Killed
             change(trial, batch)
 
+        Changing.margin = 0.0  # as in a process that begins
         trial = kind(context, stopping)
         with contextlib.suppress(Killed):
             rt.Trainer(trial, context).fit()
@@ -367,6 +513,30 @@ def test_a_killed_run_goes_on_in_the_world_as_it_was(
     stops = sorted({draws.randrange(1, at + 1), draws.randrange(at + 1, LENGTH)})
     calm = trained(start, tmp_path / "calm", changing(change, at), [])
     assert trained(start, tmp_path / "killed", changing(change, at), stops) == calm
+
+
+class Tabulating(Changing):
+    """Has a table."""
+
+    table: Any = None
+
+    def world(self) -> list[Any]:
+        """Add the table."""
+        return [*super().world(), self.table.to_dict("split"), [*map(str, self.table.dtypes)]]
+
+
+def test_a_table_of_pandas_outlives_a_kill(start: Start, tmp_path: Path) -> None:
+    """Made in training, and changed in place."""
+    pandas = pytest.importorskip("pandas")
+
+    def tabulate(trial: Changing, batch: int) -> None:
+        if batch == 3:
+            trial.table = pandas.DataFrame({"name": ["a"], "loss": [0.5]})  # type: ignore[attr-defined]
+        if batch > 3:
+            trial.table.loc[batch] = [f"batch {batch}", batch / 3]  # type: ignore[attr-defined]
+
+    calm = trained(start, tmp_path / "calm", tabulate, [], Tabulating)
+    assert trained(start, tmp_path / "killed", tabulate, [5, 9], Tabulating) == calm
 
 
 class Helper:
@@ -397,8 +567,76 @@ def exchanged(trial: Changing) -> None:
 
 
 def chosen(trial: Changing) -> None:
-    """Choose another function."""
-    trial.choose = many  # type: ignore[attr-defined]
+    """Choose a function that has no name."""
+    trial.criterion = lambda value: value.square().sum()
+
+
+def partial(trial: Changing) -> None:
+    """Give a function another argument."""
+    trial.choose = functools.partial(steep, value=2)  # type: ignore[attr-defined]
+
+
+def overridden(trial: Changing) -> None:
+    """Put a function in the place of a method."""
+    trial.model.head.forward = lambda inputs: inputs[:, :1]  # type: ignore[method-assign]
+
+
+def shared(trial: Changing) -> None:
+    """Refer to a record from two places."""
+    trial.last = trial.other_last = Outcome(1, [])  # type: ignore[attr-defined]
+
+
+def hook(trial: Changing) -> None:
+    """Register a hook with a layer."""
+    trial.model.head.register_forward_hook(lambda *it: 2 * it[-1])
+
+
+def first_hook(trial: Changing) -> None:
+    """Register one that is called before."""
+    trial.model.backbone.register_forward_pre_hook(lambda *it: 2 * it[-1][0])
+
+
+def gradients(trial: Changing) -> None:
+    """Register one with a parameter."""
+    trial.model.head.weight.register_hook(lambda gradient: 2 * gradient)
+
+
+def step_hook(trial: Changing) -> None:
+    """Register one with an optimizer."""
+    trial.optimizer.register_step_pre_hook(lambda *_: None)
+
+
+def passing(*_values: Any) -> None:
+    """Do nothing, as a hook."""
+
+
+def unhooked(trial: Changing) -> None:
+    """Remove one that was there."""
+    trial.handle.remove()
+
+
+def swapped(trial: Changing) -> None:
+    """Go over to another optimizer."""
+    trial.optimizer = torch.optim.SGD(trial.model.head.parameters(), 0.01)
+
+
+def scheduled(trial: Changing) -> None:
+    """Make a scheduler."""
+    trial.decay = torch.optim.lr_scheduler.StepLR(trial.optimizer, 1)  # type: ignore[attr-defined]
+
+
+def of_callbacks(trial: Changing) -> None:
+    """Train something by an optimizer of a callback."""
+    weight = torch.ones(1, requires_grad=True)
+    trial.counter.own = torch.optim.SGD([weight], 0.1, momentum=0.9)  # type: ignore[attr-defined]
+    weight.sum().backward()  # type: ignore[no-untyped-call]  # torch's
+    trial.counter.own.step()  # type: ignore[attr-defined]
+
+
+def second(trial: Changing) -> None:
+    """Make a model, and an optimizer that trains it."""
+    trial.critic = nn.Linear(1, 1)  # type: ignore[attr-defined]
+    trial.rival = torch.optim.SGD(trial.critic.parameters(), 0.1)  # type: ignore[attr-defined]
 
 
 def nameless(trial: Changing) -> None:
@@ -423,7 +661,25 @@ def many(trial: Changing) -> None:
         (copied, r"Changing\.history is a list of 1 now, .* make the object in __init__"),
         (grown, r"model\.head\.bias is torch.float32 of \(2,\), and was torch.float32 of \(1,\)"),
         (exchanged, r"model\.backbone\.2 is a ReLU now, and was a Dropout"),
-        (chosen, r"Changing\.choose is the function many now, and was the function .*made"),
+        (chosen, r"Changing\.criterion is the function chosen.*lambda> now, and was .*gentle"),
+        (
+            partial,
+            r"Changing\.choose is the function steep\(value=2\) now, and .*steep\(value=1\)",
+        ),
+        (overridden, r"model\.head\.forward is the function overridden.* now, and was not there"),
+        (shared, r"Changing\.other_last is a Outcome now, and was not there"),
+        (hook, r"model\.head\.forward_hooks are hook\..*lambda> now, and were none"),
+        (first_hook, r"model\.backbone\.forward_pre_hooks are first_hook\..* now, and were none"),
+        (gradients, r"model\.head\.weight\.backward_hooks are gradients\..* now, and were none"),
+        (step_hook, r"optimizers\[0\]\.optimizer_step_pre_hooks are step_hook\..* now"),
+        (unhooked, r"model\.backbone\.0\.forward_hooks are none now, and were passing"),
+        (
+            swapped,
+            r"the optimizer Changing\.optimizer is not wrapped.* in __init__, not in training",
+        ),
+        (of_callbacks, r"callbacks\['counter'\]\.own is a SGD whose state is in no checkpoint"),
+        (scheduled, r"the scheduler Changing\.decay is not wrapped"),
+        (second, r"the model Changing\.critic is not wrapped: .*; the optimizer Changing\.rival"),
         (nameless, r"optimizer 0, a SGD, has other groups now, with a parameter of no wrapped"),
         (
             forgotten,
@@ -445,12 +701,58 @@ def test_what_cannot_be_set_again_is_refused_at_the_checkpoint(
             change(trial)
 
     trial = Changing(context, once)
-    trial.choose = made  # type: ignore[attr-defined]
+    trial.choose = functools.partial(steep, value=1)  # type: ignore[attr-defined]
+    trial.handle = trial.model.backbone[0].register_forward_hook(passing)
     with pytest.raises(IncompleteCheckpoint, match=text) as raised:
         rt.Trainer(trial, context).fit()
     finish(agent, context)
     assert "\n" not in str(raised.value)
     assert [it.steps_completed for it in agent.of(Stored)][-1] == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("wrap_model", lambda it: it.wrap_model(nn.Linear(1, 1))),
+        ("wrap_optimizer", lambda it: it.wrap_optimizer(it.optimizers[0])),
+        ("wrap_lr_scheduler", lambda it: it.wrap_lr_scheduler(None)),
+        ("wrap_scaler", lambda it: it.wrap_scaler(torch.amp.GradScaler("cpu"))),
+        ("use_amp", lambda it: it.use_amp()),
+        ("wrap_reducer", lambda it: it.wrap_reducer(sum, "total")),
+        ("keep", lambda it: it.keep("average", nn.Linear(1, 1))),
+    ],
+)
+def test_what_training_wraps_is_refused_at_once(
+    start: Start, method: str, call: Callable[[rt.TrialContext], Any]
+) -> None:
+    """A run that resumes would begin without it; the error has the place for it."""
+    agent, context = start(config=CONFIG, length=2)
+    trial = Changing(context, lambda trial, _batch: call(trial.context))
+    with pytest.raises(NotResumable, match=rf"context\.{method} was called in training.*__init__"):
+        rt.Trainer(trial, context).fit()
+    assert finish(agent, context) == []
+
+
+class Telling(Changing):
+    """Has a state of its own, which leaves out what training makes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a number."""
+        return {"factor": self.factor}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it."""
+        self.factor = state["factor"]
+
+
+def test_a_state_of_its_own_does_not_hide_a_model_that_training_makes(start: Start) -> None:
+    """It is refused by name at the first checkpoint, which does not have it."""
+    agent, context = start(config=CONFIG, length=2)
+    trial = Telling(context, lambda trial, batch: None if batch else second(trial))
+    with pytest.raises(IncompleteCheckpoint, match=r"the model Telling\.critic is not wrapped"):
+        rt.Trainer(trial, context).fit()
+    finish(agent, context)
+    assert agent.of(Stored) == []
 
 
 def test_what_is_no_state_is_not_asked_for(start: Start) -> None:
@@ -546,6 +848,18 @@ def test_samplers_and_data_sets_repeat_an_epoch_as_it_began(
     """What they were at its start draws the order; then they are what they had become."""
     calm = trained(start, tmp_path / "calm", mined, [], kind)
     assert trained(start, tmp_path / "killed", mined, stops, kind) == calm
+
+
+def test_an_object_that_a_sampler_gets_in_training_is_refused(start: Start) -> None:
+    """By its name: a run that resumes would draw another order."""
+    _, context = start(config=CONFIG, length=8)
+
+    def ruled(trial: Changing, batch: int) -> None:
+        if batch == 2:
+            trial.sampler.rule = Helper()  # type: ignore[attr-defined]
+
+    with pytest.raises(NotResumable, match=r"sampler\.rule is a Helper now, and was not there"):
+        rt.Trainer(Drawing(context, ruled), context).fit()
 
 
 def test_a_checkpoint_that_does_not_fit_says_what_does_not(start: Start, tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 """The states of callbacks as a file of a checkpoint: what is kept, left alone, refused."""
 
 import collections
+import dataclasses
+import datetime as dt
 import enum
 import itertools
 import random
 import threading
+import uuid
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +34,22 @@ class Window:
 
     def __init__(self) -> None:
         self.values: list[float] = []
+
+
+@dataclasses.dataclass
+class Outcome:
+    """A record."""
+
+    step: int
+    values: list[float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fixed:
+    """A record without a dict, which has another one."""
+
+    at: dt.timedelta
+    outcome: Outcome
 
 
 class Callback:
@@ -203,6 +224,54 @@ def test_an_object_that_is_not_there_is_refused(tmp_path: Path) -> None:
     kept.write(tmp_path / FILE)
     with pytest.raises(NotResumable, match=r"SimpleNamespace\.part: .* make it before the first"):
         read.read(tmp_path / FILE)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Window(), "a Window that was made in training"),
+        (np.random.default_rng(1), "a generator of random numbers that was made in training"),
+        (torch.nn.Linear(1, 1), "a thing with a state_dict that was made in training"),
+        ([Outcome(1, []), {"deep": Window()}], "a Window that was made in training"),
+    ],
+)
+def test_an_object_that_training_makes_is_refused_at_the_checkpoint(
+    tmp_path: Path, made: Any, said: str
+) -> None:
+    """A run that resumes would not have it, so no checkpoint is made that needs it."""
+    callback = SimpleNamespace(part=None, window=Window())
+    kept = states_of(callback)
+    callback.early = Window()  # where training begins, as in each run
+    kept.demand_complete()
+    callback.window.values.append(0.5)
+    kept.write(tmp_path / FILE)
+    callback.part = made
+    with pytest.raises(NotResumable, match=rf"would lose SimpleNamespace\.part: it holds {said}"):
+        kept.write(tmp_path / FILE)
+
+
+def test_records_that_training_makes_are_made_again(tmp_path: Path) -> None:
+    """Of data classes, with values of Python's own types."""
+    before, after = (SimpleNamespace(last=None, seen=[], values={}) for _ in range(2))
+    kept, read = states_of(before), states_of(after)
+    kept.demand_complete()
+    before.last = Outcome(3, [0.5])
+    before.seen = [Fixed(dt.timedelta(1, 2, 3), Outcome(step, [])) for step in range(2)]
+    before.values = {
+        "complex": 1 - 2j,
+        "range": range(1, 9, 2),
+        "bytes": bytearray(b"ab"),
+        "moment": dt.datetime(2020, 1, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
+        "day": dt.date(2020, 1, 2),
+        "time": dt.time(1, 2, 3),
+        "decimal": Decimal("1.10"),
+        "fraction": Fraction(1, 3),
+        "id": uuid.UUID(int=5),
+    }
+    kept.write(tmp_path / FILE)
+    read.read(tmp_path / FILE)
+    assert after == before
+    assert repr(after) == repr(before)
 
 
 def test_data_are_no_state_and_a_state_does_not_become_data(

@@ -19,6 +19,7 @@ from rung.torch.precision import Precision
 from rung.torch.profiling import Profiling
 from rung.torch.pytree import moved
 from rung.training.batch_size import slot_part
+from rung.training.errors import NotResumable
 from rung.training.straggler import StragglerDetector
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -63,6 +64,9 @@ class TrialContext:
         """How many batches make one step of the optimizer."""
         self._divisor = aggregation_frequency if average_aggregated_gradients else 1
         self._stop = False
+        self.training_began = False
+        """Whether the trainer has begun: what is wrapped from then on would be lost to a run that
+        resumes."""
 
     def get_hparams(self) -> dict[str, Any]:
         """Return all hyperparameters."""
@@ -103,7 +107,11 @@ class TrialContext:
 
         Call the returned model: with several ranks it is not the model itself. A compiled model
         stays compiled.
+
+        Raises:
+            NotResumable: training has begun, as with all that puts an object into checkpoints.
         """
+        self._refuse_in_training("wrap_model")
         model.to(self.device)
         plain = torch_compile.original(model)
         self.models.append(plain)
@@ -118,6 +126,7 @@ class TrialContext:
 
     def wrap_optimizer(self, optimizer: OptimizerT) -> OptimizerT:
         """Put an optimizer into checkpoints; create it after its model was wrapped."""
+        self._refuse_in_training("wrap_optimizer")
         self.optimizers.append(optimizer)
         return optimizer
 
@@ -128,6 +137,7 @@ class TrialContext:
         frequency: int = 1,
     ) -> SchedulerT:
         """Put a scheduler into checkpoints and step it every `frequency` epochs or batches."""
+        self._refuse_in_training("wrap_lr_scheduler")
         self.schedulers.all.append(LRScheduler(lr_scheduler, step_mode, frequency))
         return lr_scheduler
 
@@ -141,6 +151,7 @@ class TrialContext:
 
         Call `scaler.update()` where `is_optimizer_step()`. `use_amp` needs no further code.
         """
+        self._refuse_in_training("wrap_scaler")
         self.precision.wrap(scaler)
         return scaler
 
@@ -154,6 +165,7 @@ class TrialContext:
             dtype: torch.float16, the default on a GPU, or torch.bfloat16, elsewhere.
             scaler: in place of torch's own for float16.
         """
+        self._refuse_in_training("use_amp")
         self.precision.use(dtype, scaler)
 
     @property
@@ -192,6 +204,7 @@ class TrialContext:
             for_training: whether it is part of training reports.
             for_validation: whether it is part of validations.
         """
+        self._refuse_in_training("wrap_reducer")
         made = self.reducers.wrap(reducer, name, training=for_training, validation=for_validation)
         if kept := self.reducers.kept(made):
             self.keep(f"reducer {len(self.reducers)}", kept)
@@ -203,9 +216,17 @@ class TrialContext:
         Its `state_dict` must contain tensors and plain values only; its `load_state_dict` is
         called before training resumes. It stays on its device.
         """
+        self._refuse_in_training("keep")
         if self.kept.setdefault(name, thing) is not thing:
             raise ValueError(f"keep: another object has the name {name!r}; choose another name")
         return thing
+
+    def _refuse_in_training(self, method: str) -> None:
+        if self.training_began:
+            raise NotResumable(
+                f"context.{method} was called in training, and a run that resumes would begin"
+                " without the object, so its state would be lost: call it in the trial's __init__"
+            )
 
     def to_device(self, data: Any) -> Any:
         """Return tensors, containers of tensors, and objects with a `to` method, on the device."""

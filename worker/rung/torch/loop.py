@@ -103,6 +103,7 @@ class Loop:
         state.demand_storable(self._parts, self._data.parts)
         for model in self._context.models:
             model.train()
+        self._context.training_began = True
         self._untracked = UntrackedState(self._parts, self._data.dataset, self._data.samplers)
         size = self._data.batch_size
         if size is not None:
@@ -128,6 +129,7 @@ class Loop:
         self._saver.finish()
         for hook in self._hooks:
             hook.on_trial_shutdown()
+        self._context.training_began = False
 
     def _train(self, generators: rng.Generators | None) -> None:
         for hook in self._hooks:

@@ -18,7 +18,14 @@ import torch
 
 from rung.torch.checkpoint.sharded_tensors import is_shard
 from rung.torch.pytree import is_strided
-from rung.training.states.state_tree import Lost, Reader, Resource, TooLarge, Writer
+from rung.training.states.state_tree import (
+    Lost,
+    Reader,
+    Resource,
+    TooLarge,
+    Writer,
+    is_frame,
+)
 
 _BYTES_MAX: Final = 1 << 20
 _SUMMED_MAX: Final = 256 << 20
@@ -45,7 +52,7 @@ def fingerprint(value: Any) -> str:
 
 def has_arrays(value: Any) -> bool:
     """Return whether there are arrays or tensors in a value: what is computed, and no setting."""
-    if isinstance(value, np.ndarray | torch.Tensor):
+    if isinstance(value, np.ndarray | torch.Tensor) or is_frame(value):
         return True
     if isinstance(value, Mapping):
         return any(map(has_arrays, itertools.islice(value.values(), _ITEMS_MAX)))
@@ -60,6 +67,8 @@ def _parts(value: Any) -> Iterable[bytes]:
     match value:
         case np.ndarray() | torch.Tensor():
             yield from _parts_of_array(value)
+        case _ if is_frame(value):
+            yield from _parts_of_frame(value)
         case Enum():
             yield value.name.encode()
         case set() | frozenset():
@@ -88,6 +97,13 @@ def _parts_of_array(value: Any) -> Iterable[bytes]:
             yield _array_bytes(value)
         case _:
             yield sample(value)
+
+
+def _parts_of_frame(frame: Any) -> Iterable[bytes]:
+    yield f"{frame.shape} {[*frame.columns]} {[*map(str, frame.dtypes)]}".encode()
+    for column in (frame.index, *(frame.iloc[:, number] for number in range(frame.shape[1]))):
+        plain = isinstance(column.dtype, np.dtype) and not column.dtype.hasobject
+        yield from _parts(column.to_numpy() if plain else column.tolist())
 
 
 def _sampled(items: Iterable[Any], length: int) -> Iterable[Any]:

@@ -4,11 +4,14 @@ An entry is known by its owner's place and its key. Beside its value goes its *o
 before. It is set again only where the origin is the same.
 """
 
+import functools
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from rung.torch.checkpoint.attribute_value import (
     NotStorable,
@@ -18,7 +21,17 @@ from rung.torch.checkpoint.attribute_value import (
     stored,
     value_of,
 )
-from rung.torch.checkpoint.reachable import Entry, Kind, World, entries_of, holds_resource
+from rung.torch.checkpoint.reachable import (
+    Entry,
+    Kind,
+    World,
+    entries_of,
+    holds_resource,
+    is_of_script,
+    place_of,
+)
+from rung.training.errors import NotResumable
+from rung.training.states.state_tree import found_by_name, name_of, put_attribute, slots
 
 FILE: Final = "untracked.pt"
 """Of a checkpoint, with what has changed beside the states."""
@@ -68,6 +81,8 @@ class Changes:
             before = self._marks.get(place)
             if entry.owner not in self.before.owners or _same(before, entry, world):
                 continue
+            if _is_own_method(world.owners[entry.owner], entry):
+                continue
             if entry.kind is Kind.VALUE and world.is_told(entry.value):
                 continue
             origin = before.origin if before is not None else None
@@ -106,7 +121,12 @@ class Changes:
             where = world.places[id(entry.value)]
             if self.before.found(where) is entry.value:
                 return {"reference": where}
-        raise _refusal(entry, before)
+        if entry.kind is Kind.FUNCTION and _is_named(entry.value):
+            return {"function": name_of(entry.value)}
+        place = place_of(entry.owner, owner, entry.key)
+        if entry.kind is not Kind.FUNCTION and world.is_made_of_values(entry.value, place):
+            return stored(entry.value)
+        raise _refusal(entry, before, owner)
 
     def set(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Set again what `compare` has found, where the script has made the same as then."""
@@ -120,6 +140,8 @@ class Changes:
                 _delete(owner, key)
             elif "reference" in it:
                 _put(owner, key, self.before.found(it["reference"]), it)
+            elif "function" in it:
+                _put(owner, key, _function(it["function"], f"{it['owner']}.{key}"), it)
             elif "tensor" in it:
                 _put(owner, key, self._with_content(current, it["tensor"]), it)
             else:
@@ -134,6 +156,11 @@ class Changes:
                 current.detach().copy_(kept)
             return current
         return kept.to(current.device)
+
+
+def copied(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry that training does not change."""
+    return entry | {"tensor": entry["tensor"].clone()} if "tensor" in entry else entry
 
 
 class _Unkept(Exception):
@@ -152,12 +179,15 @@ def _mark(entry: Entry, world: World) -> Mark:
             text = f"the object {world.places[id(value)]}"
         case Kind.FUNCTION:
             text = f"{_FUNCTION} {getattr(value, '__module__', '')}.{_qualified(value)}"
+            return Mark(text, f"{text} {_line_of(value)}")
         case Kind.LARGE:
             text = f"a {_name(value)} of {len(value)}"
         case Kind.OBJECT:
             text = f"a {_name(value)}"
             if isinstance(value, list | tuple):
                 text += f" of {len(value)}"
+            if isinstance(value, DataLoader):
+                text += f" with batches of {value.batch_size}"
     return Mark(text, text)
 
 
@@ -171,22 +201,31 @@ def _same(before: Mark | None, entry: Entry, world: World) -> bool:
     return entry.kind is not Kind.TENSOR and _mark(entry, world).now == before.now
 
 
+def _is_own_method(owner: Any, entry: Entry) -> bool:
+    """Return whether an attribute is the method that its class has under this name."""
+    method = entry.value
+    if not isinstance(method, types.MethodType) or method.__self__ is not owner:
+        return False
+    return getattr(type(owner), str(entry.key), None) is method.__func__
+
+
 def _is_alike(before: Mark | None, tensor: torch.Tensor) -> bool:
     return before is not None and before.origin == f"tensor {tensor.dtype} {tuple(tensor.shape)}"
 
 
-def _refusal(entry: Entry, before: Mark | None) -> Exception:
+def _refusal(entry: Entry, before: Mark | None, owner: Any) -> Exception:
     """Return the error for an object that was not there in `__init__`."""
     was = "was not there" if before is None else f"was {before.origin}"
     value = entry.value
     if entry.kind is Kind.FUNCTION:
-        if before is None or not before.origin.startswith(_FUNCTION):
+        replaces = isinstance(owner, nn.Module) and hasattr(type(owner), entry.key)
+        if not replaces and (before is None or not before.origin.startswith(_FUNCTION)):
             return _Unkept()
         return NotStorable(
             f"is {_FUNCTION} {_qualified(value)} now, and {was}: choose it by a number or a text"
             " in an attribute, which is kept"
         )
-    if entry.kind is not Kind.LARGE and holds_resource(value):
+    if isinstance(value, DataLoader) or (entry.kind is not Kind.LARGE and holds_resource(value)):
         return _Unkept()
     count = f" of {len(value)}" if isinstance(value, list | tuple | Mapping) else ""
     return NotStorable(
@@ -222,14 +261,21 @@ def _put(owner: Any, key: Any, value: Any, kept: Mapping[str, Any]) -> None:
             next((it for it in kinds if key in it), own)[key] = value
     elif isinstance(owner, list | dict):
         owner[key] = value
+    elif isinstance(owner, types.FunctionType):
+        cells = dict(zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=True))
+        cells[key].cell_contents = value
+    elif isinstance(owner, type):
+        setattr(owner, key, value)
     elif not isinstance(owner, tuple):
-        vars(owner)[key] = value
+        put_attribute(owner, key, value)
 
 
 def _delete(owner: Any, key: Any) -> None:
-    if isinstance(owner, nn.Module):
+    if isinstance(owner, nn.Module | type):
         delattr(owner, key)
-    else:
+    elif key in slots(type(owner)):
+        object.__delattr__(owner, key)
+    elif not isinstance(owner, types.FunctionType):
         (owner if isinstance(owner, dict) else vars(owner)).pop(key, None)
 
 
@@ -238,7 +284,40 @@ def _name(value: Any) -> str:
 
 
 def _qualified(function: Any) -> str:
+    """Return a function's name; of a partial one also the plain values that it was given."""
+    if isinstance(function, functools.partial):
+        given = [*map(_plainly, function.args)]
+        given += [f"{name}={_plainly(value)}" for name, value in sorted(function.keywords.items())]
+        return f"{_qualified(function.func)}({', '.join(given)})"
     return getattr(function, "__qualname__", repr(type(function)))
+
+
+def _plainly(value: Any) -> str:
+    return repr(value) if isinstance(value, str | int | float | bool | None) else _name(value)
+
+
+def _line_of(function: Any) -> int:
+    """Return where a function begins, in which functions without a name differ."""
+    return int(getattr(getattr(function, "__code__", None), "co_firstlineno", 0))
+
+
+def _is_named(function: Any) -> bool:
+    """Return whether a function or class of the script, or of torch.nn, is found by its name."""
+    if not isinstance(function, types.FunctionType | type):
+        return False
+    where = getattr(function, "__module__", None) or "builtins"
+    mine = is_of_script(where) or where.startswith("torch.nn.")
+    return mine and found_by_name(name_of(function)) is function
+
+
+def _function(name: list[str], place: str) -> Any:
+    found = found_by_name(name)
+    if not _is_named(found):
+        raise NotResumable(
+            f"{place} was the function {name[1]} when the checkpoint was stored, and the script"
+            f" does not have it in {name[0]}: leave it there, and under its name"
+        )
+    return found
 
 
 _FUNCTION: Final = "the function"

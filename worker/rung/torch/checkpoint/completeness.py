@@ -30,26 +30,52 @@ class IncompleteCheckpoint(RungError):
 
 
 def demand_complete(trial: Any, context: TrialContext) -> None:
-    """Check that checkpoints contain all that a trial trains.
+    """Check before the first batch that checkpoints contain all that a trial trains.
 
     Raises:
         IncompleteCheckpoint: something is missing; the message names it and the line to write.
     """
-    if missing := _missing(trial, context):
+    own = None
+    if is_kept(trial):
+        try:
+            own = trial.state_dict()
+        except Exception:  # noqa: BLE001 - it may need what training makes first; a checkpoint calls it again
+            return
+    _refuse(_missing(trial, context, own))
+
+
+def demand_still_complete(trial: Any, context: TrialContext, own: Any) -> None:
+    """Check at a checkpoint that it contains all that the trial trains by now.
+
+    Args:
+        trial: the user's.
+        context: of the trial.
+        own: the trial's own state; None: it has none.
+
+    Raises:
+        IncompleteCheckpoint: something is missing, which training has made; the message names it
+            and the line to write.
+    """
+    missing = _missing(trial, context, own)
+    _refuse([f"{each}; write it in __init__, not in training" for each in missing])
+
+
+def _refuse(missing: list[str]) -> None:
+    if missing:
         raise IncompleteCheckpoint(
             "a checkpoint of this trial would be incomplete, so a resumed run would start"
             " with initial values: " + "; ".join(missing)
         )
 
 
-def _missing(trial: Any, context: TrialContext) -> list[str]:
-    """Return a sentence for each object that checkpoints lack."""
-    own = None
-    if is_kept(trial):
-        try:
-            own = trial.state_dict()
-        except Exception:  # noqa: BLE001 - it may need what training makes first; a checkpoint calls it again
-            return []
+def _missing(trial: Any, context: TrialContext, own: Any) -> list[str]:
+    """Return a sentence for each object that checkpoints lack.
+
+    Args:
+        trial: the user's.
+        context: of the trial.
+        own: the trial's own state; None: it has none.
+    """
     held = {id(it) for kept in (*context.models, *context.kept.values()) for it in _trained(kept)}
     stored = {_address(it) for it in tensors_in(own)}
     states = [set(it) for it in mappings_in(own)]

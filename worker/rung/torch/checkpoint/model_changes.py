@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 from rung.torch.checkpoint import tensor_file
 from rung.torch.checkpoint.changes import FILE, Changes
-from rung.torch.checkpoint.reachable import World
+from rung.torch.checkpoint.object_changes import refuse
+from rung.torch.checkpoint.reachable import World, is_below
 from rung.torch.checkpoint.structure import Structure, tensors_of
-from rung.training.errors import NotResumable
 
 _log = structlog.get_logger("rung")
 
@@ -48,11 +48,12 @@ class ModelChanges:
         self._changes = Changes(self._look(None), device)
         self._told: set[str] = set()
 
-    def capture(self, *, groups: bool = True) -> dict[str, Any]:
+    def capture(self, *, groups: bool = True, apart: Iterable[Any] = ()) -> dict[str, Any]:
         """Return what has changed.
 
         Args:
             groups: whether groups of optimizers can be set again.
+            apart: objects whose changes are stored apart, also if the model refers to them.
 
         Raises:
             NotResumable: a change cannot be stored, or not be set again; the message names it and
@@ -65,13 +66,18 @@ class ModelChanges:
                 "the optimizer has other groups of parameters now than at the start: give it all"
                 " of them, and change requires_grad or the learning rate of a group instead"
             )
-        entries, more, unkept = self._changes.compare(self._look(self._changes.before))
-        lost += more.values()
-        if lost:
-            raise NotResumable(
-                "what has changed during training, and no state_dict has, would be lost to a run"
-                " that resumes: " + "; ".join(lost)
-            )
+        world = self._look(self._changes.before)
+        lost += [
+            f"{place} is a {type(each).__name__} whose state is in no checkpoint: give it to the"
+            " trainer, as what configure_optimizers returns"
+            for place, each in world.optimizers.items()
+            if each.state
+        ]
+        entries, more, unkept = self._changes.compare(world)
+        others = [world.places[id(it)] for it in apart if id(it) in world.places]
+        entries = [it for it in entries if not is_below(it["owner"], others)]
+        lost += [text for place, text in more.items() if not is_below(place, others)]
+        refuse(lost)
         for place in {*unkept} - self._told:
             self._told.add(place)
             _log.warning(f"{place} has changed during training, and is not part of checkpoints")
@@ -79,11 +85,11 @@ class ModelChanges:
 
     def apply_structure(self, folder: Path) -> None:
         """Set again what states depend on: what is trained, and in which groups."""
-        self._structure.apply(_read(folder))
+        self._structure.apply(read(folder))
 
     def apply(self, folder: Path) -> None:
         """Set again what is trained, modes and other attributes of layers."""
-        kept = _read(folder)
+        kept = read(folder)
         self._structure.apply({name: it for name, it in kept.items() if name == "trained"})
         self._changes.set(kept.get("values", ()))
 
@@ -103,7 +109,8 @@ def write(changes: dict[str, Any], folder: Path) -> None:
             tensor_file.save(changes, file)
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> dict[str, Any]:
+    """Return what `write` has written; nothing where there was nothing."""
     file = folder / FILE
     found: dict[str, Any] = tensor_file.owned(tensor_file.load(file)) if file.exists() else {}
     return found

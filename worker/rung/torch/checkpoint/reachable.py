@@ -5,14 +5,19 @@ callbacks, and those of the objects that they hold. Not looked at are
 
     items               of data sets, and of long lists of objects
     what has a state    weights, optimizers and all else that checkpoints hold, and the context
-    what has none       functions, iterators, generators, loggers, locks, files, loaders; objects
-                        of the standard library, and of other packages if they hold such a thing
+    what has none       functions, iterators, generators, loggers, locks, files; objects of the
+                        standard library, and of other packages if they hold such a thing
     caches              attributes with `cache` in their name
+
+Of functions of the script the variables that they enclose are looked at, of its classes the
+attributes with plain values, and of loaders the data set.
 """
 
 import argparse
+import functools
 import itertools
 import logging
+import random
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -32,6 +37,15 @@ from rung.torch.callback import Callback
 from rung.torch.checkpoint.sharded_tensors import is_shard
 from rung.torch.metrics.reducers import MetricReducer
 from rung.torch.pytree import is_strided, tensors_in
+from rung.training.states.state_tree import (
+    STANDARD,
+    attributes,
+    found_by_name,
+    has_attributes,
+    is_frame,
+    is_record,
+    name_of,
+)
 
 DEPTH_MAX: Final = 6
 ITEMS_MAX: Final = 100
@@ -50,9 +64,17 @@ _CODE: Final = (
     types.FunctionType,
     types.BuiltinFunctionType,
     types.MethodType,
+    functools.partial,
+)
+_GENERATORS: Final = (
+    random.Random,
+    np.random.Generator,
+    np.random.BitGenerator,
+    np.random.RandomState,
+    torch.Generator,
 )
 _WITH_STATE: Final = (Optimizer, LRScheduler, MetricReducer, Callback)
-_WITHOUT: Final = (*_CODE, Iterator, logging.Logger, DataLoader, torch.Generator)
+_WITHOUT: Final = (*_CODE, Iterator, logging.Logger, DataLoader, *_GENERATORS)
 _OF_MODULE: Final = frozenset(vars(nn.Module())) - {"training"}
 _OF_OPTIMIZER: Final = frozenset({"state", "param_groups", "defaults", "grad_scale", "found_inf"})
 _NAMESPACES: Final = (types.SimpleNamespace, argparse.Namespace)
@@ -113,9 +135,12 @@ class World:
         self._told = {place for each in told for place in _addresses(each)}
         self.places: Final[dict[int, str]] = dict(before.places) if before else {}
         """The place of each object, by its id."""
+        self._before = frozenset(self.places)
         self._named: dict[str, Any] = {}
         self.owners: Final[dict[str, Any]] = {}
         self.entries: Final[dict[str, Entry]] = {}
+        self.optimizers: Final[dict[str, Optimizer]] = {}
+        """Optimizers that have no place: no checkpoint has their states."""
 
     def name(self, place: str, thing: Any) -> None:
         """Give an object a place without looking at it: its state is kept."""
@@ -140,15 +165,33 @@ class World:
             value = _unwrapped(found)
             kind = self._kind(value)
             deep = 0 if isinstance(value, nn.Module) else depth + 1
-            if kind is None or (kind is Kind.OBJECT and not self._looks_into(value, deep)):
+            below = place_of(place, thing, key)
+            if kind is None:
+                if isinstance(value, Optimizer):
+                    self.optimizers[below] = value
                 continue
-            below = f"{place}[{key!r}]" if isinstance(thing, _ENTRIES) else f"{place}.{key}"
-            if kind is Kind.OBJECT:
+            if kind is Kind.OBJECT and self._looks_into(value, deep):
                 first = self.places.setdefault(id(value), below)
                 kind = Kind.OBJECT if first == below else Kind.REFERENCE
                 if first not in self.owners and first not in self._named:
                     self._look(first, value, deep)
+            elif kind is Kind.FUNCTION and deep <= DEPTH_MAX and encloses(value):
+                first = self.places.setdefault(id(value), below)
+                if first not in self.owners:
+                    self._look(first, value, deep)
             self.entries[below] = Entry(place, key, kind, value)
+        self._look_at_class(type(thing))
+
+    def _look_at_class(self, kind: type) -> None:
+        """Look at the plain values of a class of the script, and of those it derives from."""
+        for each in kind.__mro__:
+            place = f"class {each.__module__}.{each.__qualname__}"
+            if place in self.owners or not is_of_script(str(each.__module__)):
+                continue
+            self.owners[place] = each
+            for key, value in vars(each).items():
+                if not (key.startswith("__") or is_cache(key)) and self._is_plain(value):
+                    self.entries[f"{place}.{key}"] = Entry(place, key, Kind.VALUE, value)
 
     def _looks_into(self, value: Any, depth: int) -> bool:
         return depth <= DEPTH_MAX and isinstance(value, self._within)
@@ -159,10 +202,14 @@ class World:
 
     def _kind(self, value: Any) -> Kind | None:
         """Return what a value is; None: it is not looked at."""
-        if type(value) in _SCALARS or self._is_plain(value):
+        if self._is_plain(value):
             return Kind.VALUE
         if isinstance(value, torch.Tensor):
             return None if self._holds(value) or self.is_told(value) else Kind.TENSOR
+        if isinstance(value, _CODE):
+            return Kind.FUNCTION
+        if isinstance(value, DataLoader):
+            return Kind.OBJECT
         return Kind.OBJECT if id(value) in self.places else _kind_of_object(value)
 
     def _holds(self, tensor: torch.Tensor) -> bool:
@@ -182,16 +229,37 @@ class World:
         Of a long container the first items are looked at. A tensor alone is none: it counts its
         changes.
         """
-        if type(value) in _SCALARS:
+        if type(value) in _SCALARS or type(value) in STANDARD:
             return True
         if isinstance(value, np.ndarray):
             return not value.dtype.hasobject
         if isinstance(value, torch.Tensor):
             return depth > 0 and not isinstance(value, nn.Parameter) and not self._holds(value)
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _PLAIN) or is_frame(value):
             return True
         items = _items_of_plain(value) if depth <= DEPTH_MAX else None
         return items is not None and all(self._is_plain(item, depth + 1) for item in items)
+
+    def is_made_of_values(self, value: Any, place: str, depth: int = 0) -> bool:
+        """Return whether an object at a place can be made again, of values and records alone.
+
+        One that can change and has another place, too, cannot: it would become two.
+        """
+        if self._is_plain(value, 1):
+            return True
+        if is_record(value):
+            there = self.places.get(id(value), place)
+            fixed = type(value).__dataclass_params__.frozen
+            if not (fixed or is_below(there, [place])) or (depth and id(value) in self._before):
+                return False
+            held: Iterable[Any] = attributes(value).values()
+        elif type(value) in {list, tuple, dict}:
+            held = value.values() if isinstance(value, dict) else value
+        else:
+            return False
+        return depth <= DEPTH_MAX and all(
+            self.is_made_of_values(each, place, depth + 1) for each in held
+        )
 
 
 def _items_of_plain(value: Any) -> Iterable[Any] | None:
@@ -200,15 +268,15 @@ def _items_of_plain(value: Any) -> Iterable[Any] | None:
         if type(value) is defaultdict and value.default_factory not in _FACTORIES:
             return None
         return itertools.chain.from_iterable(itertools.islice(value.items(), ITEMS_MAX))
+    kind = type(value)
     named = isinstance(value, tuple) and hasattr(value, "_fields")
+    named = named and found_by_name(name_of(kind)) is kind
     if type(value) in _LISTS or named or isinstance(value, torch.Size):
         return itertools.islice(value, ITEMS_MAX)
     return None
 
 
 def _kind_of_object(value: Any) -> Kind | None:
-    if isinstance(value, _CODE):
-        return Kind.FUNCTION
     if isinstance(value, (*_WITHOUT, *_WITH_STATE)):
         return None
     if isinstance(value, (*_ENTRIES, Mapping, set, frozenset, deque)):
@@ -222,6 +290,16 @@ def _unwrapped(value: Any) -> Any:
     while isinstance(value, nn.Module) and type(value).__module__.startswith(_WRAPPING):
         value = next(value.children())
     return value
+
+
+def place_of(owner: str, thing: Any, key: Any) -> str:
+    """Return the place of an attribute, or an item, of an object that has a place."""
+    return f"{owner}[{key!r}]" if isinstance(thing, _ENTRIES) else f"{owner}.{key}"
+
+
+def is_below(place: str, roots: Iterable[str]) -> bool:
+    """Return whether a place is one of others, or of an object that these hold."""
+    return any(place == it or place.startswith((f"{it}.", f"{it}[")) for it in roots)
 
 
 def entries_of(thing: Any) -> Iterator[tuple[Any, Any]]:
@@ -238,6 +316,10 @@ def entries_of(thing: Any) -> Iterator[tuple[Any, Any]]:
             for key, value in thing.items():
                 if type(key) in {str, int, bool}:
                     yield key, value
+        case types.FunctionType():
+            yield from _enclosed_by(thing)
+        case DataLoader():
+            yield "dataset", thing.dataset
         case _:
             yield from sorted(attributes(thing).items())  # sorted: in any run the same places
 
@@ -252,21 +334,28 @@ def _entries_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def attributes(thing: Any) -> dict[str, Any]:
-    """Return an object's attributes, without calling its `__getattr__`."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return {name: it for name, it in found.items() if isinstance(name, str)}
+def _enclosed_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # nothing is assigned yet
+            continue
 
 
-def _has_attributes(thing: Any) -> bool:
-    try:
-        object.__getattribute__(thing, "__dict__")
-    except AttributeError:
+def encloses(thing: Any) -> bool:
+    """Return whether a function of the script encloses variables, which may be a state."""
+    if not isinstance(thing, types.FunctionType) or not thing.__closure__:
         return False
-    return True
+    return is_of_script(thing.__module__ or "builtins")
+
+
+def is_of_script(module: str) -> bool:
+    """Return whether a module is the script's: not Rung's, not installed, not Python's own."""
+    package = module.partition(".")[0]
+    if package == "rung" or (package in sys.stdlib_module_names and package != "__main__"):
+        return False
+    return package != "builtins" and not _is_installed(module)
 
 
 def is_cache(key: Any) -> bool:
@@ -278,24 +367,26 @@ def is_walked(thing: Any) -> bool:
     """Return whether an object's attributes may be a state."""
     if isinstance(thing, (nn.Module, *_NAMESPACES)):
         return True
-    if not _has_attributes(thing):
+    if not has_attributes(thing):
         return False
     package = type(thing).__module__.partition(".")[0]
     if package == "rung" or (package in sys.stdlib_module_names and package != "__main__"):
         return False
-    return not (_is_installed(type(thing)) and any(map(is_resource, attributes(thing).values())))
+    installed = _is_installed(type(thing).__module__)
+    return not (installed and any(map(is_resource, attributes(thing).values())))
 
 
 def is_resource(value: Any) -> bool:
     """Return whether a value is bound to a process: a lock, a file, an iterator, a thread."""
     if isinstance(value, (Iterator, logging.Logger)):
         return True
-    if isinstance(value, (*_CODE, *_PLAIN, *_NAMESPACES, Mapping, *_LISTS, *_SCALARS)):
+    known = (*_CODE, *_PLAIN, *_NAMESPACES, *_GENERATORS, *STANDARD, Mapping, *_LISTS, *_SCALARS)
+    if isinstance(value, known):
         return False
     package = type(value).__module__.partition(".")[0]
     if package in sys.stdlib_module_names and package != "__main__":
         return True
-    return not _has_attributes(value) and not hasattr(type(value), "__slots__")
+    return not has_attributes(value) and not hasattr(type(value), "__slots__")
 
 
 def holds_resource(thing: Any, depth: int = 3) -> bool:
@@ -311,9 +402,9 @@ def holds_resource(thing: Any, depth: int = 3) -> bool:
     return False
 
 
-def _is_installed(kind: type) -> bool:
-    """Return whether a class is of an installed package, not of the script."""
-    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+def _is_installed(module: str) -> bool:
+    """Return whether a module is of an installed package, not of the script."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
 
 

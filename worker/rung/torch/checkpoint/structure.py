@@ -1,10 +1,11 @@
-"""Structure of models and optimizers: what is trained, in which groups, and the shapes.
+"""Structure of models and optimizers: what is trained, in which groups, the shapes, and the hooks.
 
 States hold the values of tensors only. Whether a parameter is trained, the groups of an optimizer
 and buffers of another shape are set again before the states are; a parameter of another shape
-cannot be.
+cannot be, nor a hook that was registered, or removed, in training.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,16 @@ from torch.nn.parameter import is_lazy
 from rung.torch.torch_compile import plain_name
 
 _MORE: Final = 3
+_OF_MODULE: Final = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+)
+_OF_TENSOR: Final = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_OF_OPTIMIZER: Final = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+_OF_FRAMEWORKS: Final = ("torch.", "rung.", "accelerate.", "lightning.", "transformers.")
+"""Hooks of these packages' own functions are registered again by what registered them."""
 
 
 class Shape(NamedTuple):
@@ -45,10 +56,11 @@ class Structure:
         self._groups = self._groups_now()
         self._shapes = self._shapes_now()
         self._buffers = self._buffers_now()
+        self._hooks = self._hooks_now()
 
     def changes(self) -> tuple[dict[str, Any], list[str]]:
         """Return what has changed, for a checkpoint, and what of it cannot be set again."""
-        lost = [*self._lost_shapes()]
+        lost = [*self._lost_shapes(), *self._lost_hooks()]
         found: dict[str, Any] = {}
         trained = {
             name: [self._trained[name], it.requires_grad]
@@ -127,6 +139,36 @@ class Structure:
                         found[".".join(filter(None, (place, plain_name(name), key)))] = shape
         return found
 
+    def _hooks_now(self) -> dict[str, list[str]]:
+        """Return the names of the hooks of layers, parameters and optimizers, by place."""
+        found: dict[str, list[str]] = {}
+
+        def look(place: str, thing: Any, kinds: Sequence[str]) -> None:
+            for kind in kinds:
+                hooks = (getattr(thing, kind, None) or {}).values()
+                if names := [name for name in map(_hook_name, hooks) if name]:
+                    found[f"{place}.{kind.removeprefix('_')}"] = names
+
+        for place, module in self._models.items():
+            for name, each in module.named_modules():
+                look(".".join(filter(None, (place, plain_name(name)))), each, _OF_MODULE)
+        for name, parameter in self._parameters():
+            look(name, parameter, _OF_TENSOR)
+        for index, optimizer in enumerate(self._optimizers):
+            look(f"optimizers[{index}]", optimizer, _OF_OPTIMIZER)
+        return found
+
+    def _lost_hooks(self) -> Iterator[str]:
+        now = self._hooks_now()
+        for place in sorted(self._hooks.keys() | now.keys()):
+            before, after = self._hooks.get(place, []), now.get(place, [])
+            if before != after:
+                yield (
+                    f"{place} are {', '.join(after) or 'none'} now, and were"
+                    f" {', '.join(before) or 'none'}: register hooks in __init__, and switch them"
+                    " by an attribute, which is kept"
+                )
+
     def _lost_shapes(self) -> Iterator[str]:
         now = self._shapes_now()
         lazy = {name for name, it in self._trained.items() if name not in self._shapes}
@@ -177,6 +219,15 @@ class Structure:
 
 
 _ABSENT: Final = Shape((-1,), torch.bool)
+
+
+def _hook_name(hook: Any) -> str:
+    """Return the name of a hook's function; "" for one of a framework's own."""
+    while isinstance(hook, functools.partial) or hasattr(hook, "hook"):
+        hook = hook.func if isinstance(hook, functools.partial) else hook.hook
+    function = hook if hasattr(hook, "__qualname__") else type(hook)
+    where = getattr(function, "__module__", None) or ""
+    return "" if f"{where}.".startswith(_OF_FRAMEWORKS) else str(function.__qualname__)
 
 
 def _plain_shape(shape: Shape | None) -> list[Any] | None:

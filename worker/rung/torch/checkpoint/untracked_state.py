@@ -26,9 +26,9 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from rung.torch.callback import Callback
-from rung.torch.checkpoint.changes import Changes
-from rung.torch.checkpoint.completeness import IncompleteCheckpoint
-from rung.torch.checkpoint.reachable import World
+from rung.torch.checkpoint.changes import Changes, copied
+from rung.torch.checkpoint.completeness import IncompleteCheckpoint, demand_still_complete
+from rung.torch.checkpoint.reachable import World, is_below
 from rung.torch.checkpoint.state import Captured, Parts
 from rung.torch.checkpoint.structure import Structure, tensors_of
 from rung.torch.determinism import is_kept
@@ -73,7 +73,7 @@ class UntrackedState:
         """Note the data set as it is at the start of an epoch."""
         if self._data:
             found = self._changes.compare(self._look_at_data())
-            self._at_start = [_copied(it) for it in found.entries]
+            self._at_start = [copied(it) for it in found.entries]
 
     def demand_structure(self) -> None:
         """Check that a run that resumes can make models and optimizers as they are now.
@@ -95,10 +95,19 @@ class UntrackedState:
             IncompleteCheckpoint: a change cannot be stored, or not be set again; the message names
                 it and says what to do.
         """
+        parts = self._parts
+        demand_still_complete(parts.trial, parts.context, captured.training["trial"])
         found, lost_structure = self._structure.changes()
         _refuse(lost_structure)
         told = tensors_in([captured.training["kept"], captured.training["trial"]])
-        entries, lost, unkept = self._changes.compare(self._look(self._changes.before, told))
+        world = self._look(self._changes.before, told)
+        entries, lost, unkept = self._changes.compare(world)
+        lost |= {
+            place: f"{place} is a {type(each).__name__} whose state is in no checkpoint (write"
+            " context.wrap_optimizer in __init__)"
+            for place, each in world.optimizers.items()
+            if each.state and not place.startswith("optimizers[")  # which have them in theirs
+        }
         for place in unkept:
             self._tell(place)
         _refuse([text for place, text in lost.items() if not self._answers_for_itself(place)])
@@ -178,9 +187,7 @@ class UntrackedState:
         return world
 
     def _is_of_data(self, place: str) -> bool:
-        return any(
-            place == name or place.startswith((f"{name}.", f"{name}[")) for name in self._data
-        )
+        return is_below(place, self._data)
 
     def _answers_for_itself(self, place: str) -> bool:
         """Return whether an object with a `state_dict` of its own is responsible for a place."""
@@ -200,7 +207,3 @@ def _refuse(lost: Sequence[str]) -> None:
             "what has changed during training, and no state_dict has, would be lost to a run that"
             " resumes: " + "; ".join(lost)
         )
-
-
-def _copied(entry: dict[str, Any]) -> dict[str, Any]:
-    return entry | {"tensor": entry["tensor"].clone()} if "tensor" in entry else entry

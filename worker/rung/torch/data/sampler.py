@@ -27,6 +27,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from rung.torch.checkpoint.changes import Changes
+from rung.torch.checkpoint.object_changes import refuse
 from rung.torch.checkpoint.reachable import World
 from rung.torch.data.dataset_proxy import Forwarding
 from rung.torch.determinism import is_kept
@@ -224,8 +225,13 @@ class ChangedAttributes:
         self._changes = Changes(self._look(None), torch.device("cpu"))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what has changed; nothing if nothing has."""
+        """Return what has changed; nothing if nothing has.
+
+        Raises:
+            NotResumable: a change cannot be stored; the message names it and says what to do.
+        """
         found = self._changes.compare(self._look(self._changes.before))
+        refuse([*found.lost.values()])
         return {"changed": found.entries} if found.entries else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

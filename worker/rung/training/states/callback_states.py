@@ -31,6 +31,7 @@ from rung.training.states.state_tree import (
     Resource,
     TooLarge,
     Writer,
+    objects_in,
     tells_state,
 )
 
@@ -88,6 +89,8 @@ class CallbackStates:
         self._silent: Final = silent
         self._unkept: Final[set[tuple[str, str]]] = set()
         """What the log has named already."""
+        self._there: set[tuple[str, ...]] | None = None
+        """The places of objects that a state belongs to, before the first batch."""
         self._made: Final = {
             name: {field: _Made.of(node) for field, node in self._nodes(name)}
             for name in self._callbacks
@@ -100,10 +103,11 @@ class CallbackStates:
             NotResumable: something would be lost; the message names it and what to write.
         """
         lost: list[str] = []
+        self._there = set()
         for name, callback in self._callbacks.items():
             for field, value in self._fields(callback):
                 try:
-                    self._node(value)
+                    self._there.update(objects_in(self._node(value).tree, (name, field)))
                 except Lost as error:
                     lost.append(f"{name}.{field} is {error}")
                 except Resource:
@@ -128,6 +132,7 @@ class CallbackStates:
         for name, made in self._made.items():
             tree[name] = {}
             for field, node in self._nodes(name, demanded=True):
+                self._demand_there(name, field, node)
                 if field in made and made[field].digest == node.digest():
                     tree[name][field] = {"made": None}
                 else:
@@ -137,6 +142,18 @@ class CallbackStates:
         with io.BytesIO() as buffer:
             np.savez(buffer, **arrays)
             file.write_bytes(buffer.getbuffer())
+
+    def _demand_there(self, name: str, field: str, node: Node) -> None:
+        """Check that a run that resumes has the objects that a state belongs to."""
+        if self._there is None or field == _OWN:
+            return
+        new = [it for it in objects_in(node.tree, (name, field)) if it not in self._there]
+        if new:
+            raise NotResumable(
+                f"a run that resumes would lose {name}.{field}: it holds a {new[0][-1]} that was"
+                " made in training. Make it before the first batch, in __init__ or where training"
+                " begins; or keep its values in numbers, lists, arrays or a data class"
+            )
 
     def read(self, file: Path) -> None:
         """Set what `write` has written, where there is such a file.

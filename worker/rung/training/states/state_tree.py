@@ -1,10 +1,16 @@
 """State trees: the values of objects as JSON values and arrays, and back.
 
 Nothing of it is unpickled. On the way back, containers and objects that are there are filled, so
-that what else refers to them finds the same objects.
+that what else refers to them finds the same objects; a record of a data class of the script is
+made again where there is none.
 """
 
+import contextlib
+import dataclasses
+import datetime as dt
+import decimal
 import enum
+import fractions
 import functools
 import hashlib
 import importlib
@@ -14,6 +20,7 @@ import json
 import random
 import sys
 import types
+import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -44,6 +51,28 @@ _FACTORIES: Final = {
 }
 """What default dicts make, by name."""
 _MAPPINGS: Final = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+STANDARD: Final[dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    complex: (lambda it: [it.real, it.imag], lambda found: complex(*found)),
+    range: (lambda it: [it.start, it.stop, it.step], lambda found: range(*found)),
+    bytearray: (lambda it: it.hex(), bytearray.fromhex),
+    dt.datetime: (lambda it: it.isoformat(), dt.datetime.fromisoformat),
+    dt.date: (lambda it: it.isoformat(), dt.date.fromisoformat),
+    dt.time: (lambda it: it.isoformat(), dt.time.fromisoformat),
+    dt.timedelta: (
+        lambda it: [it.days, it.seconds, it.microseconds],
+        lambda found: dt.timedelta(*found),
+    ),
+    decimal.Decimal: (str, decimal.Decimal),
+    fractions.Fraction: (str, fractions.Fraction),
+    uuid.UUID: (str, uuid.UUID),
+}
+"""Values of Python's own types, which are read and made by these functions."""
+_WITH_STATE: Final = {
+    "state": "thing with a state_dict",
+    "generator": "generator of random numbers",
+    "variables": "variable",
+}
+_STANDARD_NAMES: Final = {kind.__qualname__: kind for kind in STANDARD}
 
 
 class Resource(Exception):
@@ -104,7 +133,8 @@ class Writer:
         if isinstance(value, _CONSTANTS) or id(value) in self._foreign:
             return {"constant": None}
         own = (*above, id(value))
-        for kind in (self._array, self._constant, self._container, self._generator, self._object):
+        kinds = (self._array, self._constant, self._frame, self._container, self._generator)
+        for kind in (*kinds, self._object):
             found = kind(value, own)
             if found is not None:
                 return found
@@ -134,9 +164,11 @@ class Writer:
         }
 
     def _constant(self, value: Any, _own: tuple[int, ...]) -> Any:
+        if type(value) in STANDARD:
+            return {"standard": STANDARD[type(value)][0](value), "is": type(value).__qualname__}
         match value:
             case enum.Enum():
-                return {"enum": value.name, "type": _name_of(type(value))}
+                return {"enum": value.name, "type": name_of(type(value))}
             case bytes():
                 return {"bytes": value.hex()}
             case PurePath():
@@ -145,6 +177,24 @@ class Writer:
                 return {"torch": str(value).removeprefix("torch."), "is": type(value).__name__}
             case _:
                 return None
+
+    def _frame(self, value: Any, own: tuple[int, ...]) -> Any:
+        """Return the tree of a DataFrame, by its columns, if it is the same when it is read."""
+        if not is_frame(value):
+            return None
+        index = value.index
+        numbered = type(index).__name__ == "RangeIndex"
+        tree = {
+            "frame": [self.tree(_column(each), own) for _, each in value.items()],
+            "dtypes": [str(each) for each in value.dtypes],
+            "columns": [self.tree(each, own) for each in value.columns],
+            "index": self.tree(
+                range(index.start, index.stop, index.step) if numbered else _column(index), own
+            ),
+        }
+        if not _is_same_frame(Reader(self.arrays, "").value(tree, None), value):
+            raise Lost("a DataFrame of other columns than numbers and text")
+        return tree
 
     def _container(self, value: Any, own: tuple[int, ...]) -> Any:  # noqa: PLR0911 - as many kinds
         match value:
@@ -163,7 +213,7 @@ class Writer:
             case tuple():
                 items = [self.tree(each, own) for each in value]
                 if hasattr(value, "_fields"):
-                    return {"record": items, "type": _name_of(type(value))}
+                    return {"record": items, "type": name_of(type(value))}
                 return {"tuple": items}
             case deque():
                 found = [self.tree(each, own) for each in value]
@@ -188,12 +238,10 @@ class Writer:
         variables = _variables(value)
         if variables is not None:
             return {"variables": [self._add(np.asarray(each.numpy())) for each in variables]}
-        try:
-            fields = object.__getattribute__(value, "__dict__")
-        except AttributeError:
+        if not has_attributes(value):
             return None
         found, lost = {}, None
-        for name, each in sorted(fields.items()):
+        for name, each in sorted(attributes(value).items()):
             try:
                 found[name] = self.tree(each, own)
             except Resource:
@@ -202,7 +250,8 @@ class Writer:
                 lost = error
         if lost is not None:
             raise lost
-        return {"object": found, "type": type(value).__qualname__}
+        made: dict[str, Any] = {"record": name_of(type(value))} if is_record(value) else {}
+        return {"object": found, "type": type(value).__qualname__} | made
 
     def _add(self, array: Any) -> str:
         name = str(len(self.arrays))
@@ -230,10 +279,16 @@ class Reader:
                 return self._tensor(self._arrays[name], tree)
             case {"enum": name, "type": kind}:
                 return self._class(kind, current, enum.Enum)[name]
+            case {"object": fields, "type": kind}:
+                return self._object(fields, kind, self._record(current, tree.get("record")))
             case {"record": items, "type": kind}:
                 made = self._class(kind, current, tuple)
                 before = current if isinstance(current, tuple) else ()
                 return made(*self._items(items, before))
+            case {"frame": columns}:
+                return self._frame(columns, tree)
+            case {"standard": found, "is": kind}:
+                return STANDARD[_STANDARD_NAMES[kind]][1](found)
             case {"bytes": text}:
                 return bytes.fromhex(text)
             case {"path": text}:
@@ -253,13 +308,26 @@ class Reader:
             case {"variables": names}:
                 self._set_variables(current, names)
                 return current
-            case {"object": fields, "type": kind}:
-                return self._object(fields, kind, current)
             case dict():
                 [(kind, items)] = tree.items()
                 return self._filled(items, current, _SEQUENCES[kind], _SEQUENCES[kind])
             case _:
                 return tree
+
+    def _frame(self, columns: list[Any], about: Mapping[str, Any]) -> Any:
+        pandas: Any = importlib.import_module("pandas")
+        values = zip(self._items(columns, ()), about["dtypes"], strict=True)
+        index = self.value(about["index"], None)
+        rows = pandas.RangeIndex(index) if isinstance(index, range) else pandas.Index(index)
+        found = pandas.DataFrame(
+            {
+                number: pandas.Series(each, rows, dtype)
+                for number, (each, dtype) in enumerate(values)
+            },
+            index=rows,
+        )
+        found.columns = self._items(about["columns"], ())
+        return found
 
     def _filled(
         self,
@@ -283,9 +351,7 @@ class Reader:
 
     def _class(self, name: list[str], current: Any, kind: type) -> Any:
         """Return a class of the script by its name; nothing is imported for it."""
-        found: Any = sys.modules.get(name[0])
-        for part in name[1].split("."):
-            found = getattr(found, part, None)
+        found = found_by_name(name)
         if isinstance(found, type) and issubclass(found, kind):
             return found
         return type(self._there(current, kind))
@@ -328,10 +394,18 @@ class Reader:
     def _object(self, fields: dict[str, Any], kind: str, current: Any) -> Any:
         if type(self._there(current, object)).__qualname__ != kind:
             self._there(None, object)
-        own = vars(current)
+        own = attributes(current)
         for name, tree in fields.items():
-            own[name] = self.value(tree, own.get(name))
+            put_attribute(current, name, self.value(tree, own.get(name)))
         return current
+
+    def _record(self, current: Any, name: list[str] | None) -> Any:
+        """Return the record that is there, or else one without attributes."""
+        kind = found_by_name(name) if name is not None else None
+        if not isinstance(kind, type) or type(current) is kind:
+            return current
+        made: Any = object.__new__(kind)
+        return made if is_record(made) else current
 
     def _tensor(self, array: Any, tree: dict[str, Any]) -> Any:
         torch: Any = importlib.import_module("torch")
@@ -348,8 +422,108 @@ class Reader:
         return current
 
 
-def _name_of(kind: type) -> list[str]:
-    return [kind.__module__, kind.__qualname__]
+def is_frame(value: Any) -> bool:
+    """Return whether a value is a DataFrame of pandas."""
+    pandas: Any = sys.modules.get("pandas")
+    return pandas is not None and type(value) is getattr(pandas, "DataFrame", None)
+
+
+def _column(column: Any) -> Any:
+    """Return the values of a column or an index: an array of numbers, or else a list."""
+    plain = isinstance(column.dtype, np.dtype) and not column.dtype.hasobject
+    return column.to_numpy() if plain else column.tolist()
+
+
+def _is_same_frame(found: Any, wanted: Any) -> bool:
+    """Return whether two tables have the same rows, columns, names and types."""
+    pairs = [(getattr(found, name), getattr(wanted, name)) for name in ("index", "columns")]
+    named = all(one.equals(other) and one.names == other.names for one, other in pairs)
+    return bool(named and found.equals(wanted) and not wanted.attrs)
+
+
+def objects_in(  # noqa: C901 - a case for each kind
+    tree: Any, place: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the places of objects that must be there when a tree is read, each with its kind."""
+    match tree:
+        case {"state": _} | {"generator": _} | {"variables": _}:
+            yield (*place, _WITH_STATE[next(iter(tree))])
+        case {"object": fields, "type": kind, **more}:
+            if not more:
+                yield (*place, kind)
+            for name, each in fields.items():
+                yield from objects_in(each, (*place, name))
+        case {"mapping": items}:
+            for key, each in items:
+                yield from objects_in(each, (*place, json.dumps(key)))
+        case dict():
+            for items in tree.values():
+                if isinstance(items, list):
+                    for number, each in enumerate(items):
+                        yield from objects_in(each, (*place, str(number)))
+        case _:
+            pass
+
+
+def name_of(thing: Any) -> list[str]:
+    """Return the name of a class or a function: its module, and its name in there."""
+    return [thing.__module__, thing.__qualname__]
+
+
+def found_by_name(name: list[str]) -> Any:
+    """Return what a loaded module has under a name; None: there is none. Nothing is imported."""
+    found: Any = sys.modules.get(name[0])
+    for part in name[1].split("."):
+        found = inspect.getattr_static(found, part, None)
+    return found
+
+
+def is_record(value: Any) -> bool:
+    """Return whether a value is of a data class that is found by its name, and no container."""
+    kind = type(value)
+    if issubclass(kind, dict | list | tuple | set | frozenset):
+        return False
+    return dataclasses.is_dataclass(kind) and found_by_name(name_of(kind)) is kind
+
+
+def attributes(thing: Any) -> dict[str, Any]:
+    """Return an object's attributes, without calling its `__getattr__`."""
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        found = {}
+    named = {name: it for name, it in found.items() if isinstance(name, str)}
+    for name in slots(type(thing)):
+        with contextlib.suppress(AttributeError):  # nothing is assigned yet
+            named[name] = object.__getattribute__(thing, name)
+    return named
+
+
+def has_attributes(thing: Any) -> bool:
+    """Return whether an object can have attributes of its own."""
+    try:
+        object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return any(True for _ in slots(type(thing)))
+    return True
+
+
+def put_attribute(thing: Any, name: str, value: Any) -> None:
+    """Set an attribute, past `__setattr__` and properties."""
+    if name in slots(type(thing)):
+        object.__setattr__(thing, name, value)
+    else:
+        vars(thing)[name] = value
+
+
+def slots(kind: type) -> Iterator[str]:
+    """Yield the names of the attributes that a class has in `__slots__`."""
+    for each in kind.__mro__:
+        own = vars(each).get("__slots__", ())
+        for name in (own,) if isinstance(own, str) else own:
+            if name not in {"__dict__", "__weakref__"}:
+                hidden = name.startswith("__") and not name.endswith("__")
+                yield f"_{each.__name__.lstrip('_')}{name}" if hidden else name
 
 
 def _memory(value: Any) -> int | None:
