@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
+from torch.utils.data import DataLoader, Dataset
 
 from rung import core
 from rung.lightning import best_checkpoints, gradients, strategy
@@ -33,6 +34,7 @@ from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
 from rung.torch import determinism, external_loop
 from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
+from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same
 from rung.torch.checkpoint.tensor_file import plain
 from rung.torch.data.training_data import records_of
 from rung.training import rng
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 FILE: Final = "lightning.ckpt"
 _OF_MODULES: Final = frozenset(vars(lightning.LightningModule())) - {"training"}
 """Attributes of modules that are Lightning's own."""
+_OF_DATA_MODULES: Final = frozenset(vars(lightning.LightningDataModule()))
+_SETTINGS: Final = ("accumulate_grad_batches", "gradient_clip_algorithm", "gradient_clip_val")
+"""Attributes of a trainer that callbacks may change, and each step looks at."""
 
 
 class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be installed
@@ -78,6 +83,15 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._gradients: dict[str, torch.Tensor] = {}
         self._states: CallbackStates | None = None
         self._changes: ModelChanges | None = None
+        self._module_changes: ObjectChanges | None = None
+        """Changes of the module that makes the data."""
+        self._data_changes: DataChanges | None = None
+        self._parts: list[Any] = []
+        """The data set, and the samplers of its loader."""
+        self._made: dict[str, list[Any]] = {}
+        """The callbacks and optimizers of the trainer at the start."""
+        self._settings: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
         self._loaded: dict[str, Any] | None = None
         self._searched = False
         self._storing = False
@@ -131,6 +145,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 "trainer.fit(…, **callback.resume)"
             )
         self._changes = self._changes_of(trainer, pl_module)
+        self._settings = {name: getattr(trainer, name) for name in _SETTINGS}
+        self._made = _parts_of(trainer)
         if self._path is not None:
             self._changes.apply_structure(self._path.parent)
         if self._validations is not None and self._tracker.complete:
@@ -313,6 +329,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         assert self._changes is not None
         if self._path is not None:
             self._changes.apply(self._path.parent)
+            self._set_around(trainer, self._path.parent)
             self._states.read(self._path.parent / callback_states.FILE)
         self._states.demand_complete()
         if not self._tracker.progress.batch_in_epoch:
@@ -334,7 +351,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             tensors = [*module.parameters(), *module.buffers()]
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             parts = [*module.modules(), *tensors, *trainer.optimizers, *schedulers]
-            others = [trainer.strategy, trainer.strategy.model, trainer.datamodule]
+            others = [trainer.strategy, trainer.strategy.model, trainer.datamodule, *self._parts]
             return [self._tracker.run, trainer, *trainer.callbacks, *others, *parts]
 
         return CallbackStates(callback_states.named(silent), of_loop, silent=True)
@@ -348,6 +365,72 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             return [self._tracker.run, trainer, *trainer.callbacks, *trainer.optimizers, *parts]
 
         return ModelChanges(module, trainer.optimizers, of_loop, without=_OF_MODULES)
+
+    def _compare_data(self, trainer: Any, parts: list[Any]) -> None:
+        """Note the data set, and the module that makes it, as they are before the first hook."""
+        aside = functools.partial(_of_loop, trainer)
+        model = trainer.lightning_module
+        made, self._parts = self._parts[:1], parts
+        if self._data_changes is None or made[0] is not parts[0]:
+            self._data_changes = DataChanges(
+                parts[0], lambda: [*aside(), *self._parts[1:]], model=model
+            )
+        module = trainer.datamodule
+        if module is not None and self._module_changes is None and not _tells(module):
+            assert module.hparams is not None  # makes them, as they are when first looked at
+            self._module_changes = ObjectChanges(
+                {"datamodule": module},
+                lambda: [*aside(), *self._parts],
+                model=model,
+                without=_OF_DATA_MODULES,
+                remade=(Dataset, DataLoader),
+            )
+
+    def _set_around(self, trainer: Any, folder: Path) -> None:
+        """Set again what has changed around the model; of the data set, as an epoch begins."""
+        self._kept = model_changes.read(folder)
+        for name, (before, now) in self._kept.get("settings", {}).items():
+            if self._settings[name] == before:
+                setattr(trainer, name, now)
+        if self._module_changes is not None:
+            self._module_changes.set(self._kept.get("datamodule", ()))
+        if not self._tracker.progress.batch_in_epoch:
+            self._forward_data()
+
+    def _data_open(self) -> None:
+        """Set the data set to what it was when the epoch began; its order may depend on that."""
+        assert self._data_changes is not None
+        self._data_changes.set(self._kept.get("data_at_start", ()))
+        self._data_changes.begin_epoch()
+
+    def _forward_data(self) -> None:
+        """Set the data set to what it was at the checkpoint."""
+        kept, self._kept = self._kept, {}
+        if self._data_changes is not None:
+            self._data_changes.set(kept.get("data", ()))
+
+    def _changed(self, trainer: Any) -> dict[str, Any]:
+        """Return what has changed beside the states.
+
+        Raises:
+            NotResumable: a change cannot be stored, or not be set again.
+        """
+        assert self._changes is not None
+        demand_same(self._made, _parts_of(trainer))
+        found = self._changes.capture(apart=self._parts)
+        module, data = self._module_changes, self._data_changes
+        within = self._tracker.progress.batch_in_epoch > 0
+        more: dict[str, Any] = {
+            "settings": {
+                name: [made, getattr(trainer, name)]
+                for name, made in self._settings.items()
+                if getattr(trainer, name) != made
+            },
+            "datamodule": module.capture() if module is not None else [],
+            "data": data.capture() if data is not None else [],
+            "data_at_start": data.at_start if data is not None and within else [],
+        }
+        return found | {name: value for name, value in more.items() if value}
 
     def _search(self) -> None:
         if self._searched:
@@ -371,11 +454,13 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                     "one over a data set that holds them (torch.utils.data.StackDataset)"
                 )
             arrive = functools.partial(self._arrive, trainer)
-            self._loader = ResumableLoader(loader, self._tracker, arrive)
+            self._loader = ResumableLoader(loader, self._tracker, self._data_open, arrive)
+            self._compare_data(trainer, self._loader.parts)
             return self._loader
         return loader if self._validation is None else self._validation.own(loader)
 
     def _arrive(self, trainer: Any) -> None:
+        self._forward_data()
         gradients.give_back(trainer.lightning_module, self._gradients)
         self._gradients = {}
         self._set_generators()
@@ -418,8 +503,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         trainer.should_stop = True
 
     def _save(self, trainer: Any) -> None:
-        assert self._changes is not None
-        changes = self._changes.capture()
+        changes = self._changed(trainer)
         self._storing = True
         try:
             self._tracker.store(functools.partial(self._write, trainer, changes))
@@ -441,6 +525,22 @@ def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":
     from rung.lightning.exact import ExactTraining  # noqa: PLC0415 - checks what it needs
 
     return ExactTraining(tracker)
+
+
+def _of_loop(trainer: Any) -> list[Any]:
+    """Return what belongs to the loop, beside the data."""
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    parts = [trainer.strategy, *trainer.loggers, *trainer.lightning_module.modules(), *schedulers]
+    return [trainer, *trainer.callbacks, *trainer.optimizers, *parts]
+
+
+def _parts_of(trainer: Any) -> dict[str, list[Any]]:
+    return {"callbacks": [*trainer.callbacks], "optimizers": [*trainer.optimizers]}
+
+
+def _tells(module: Any) -> bool:
+    """Return whether a data module tells its state, which Lightning then keeps."""
+    return type(module).state_dict is not lightning.LightningDataModule.state_dict
 
 
 def _is_fitting(trainer: Any) -> bool:

@@ -18,13 +18,20 @@ from rung.training.errors import NotResumable
 class ResumableLoader:
     """A loader's batches; Lightning finds `state_dict` and `load_state_dict`, and keeps them."""
 
-    def __init__(self, loader: Any, tracker: ProgressTracker, arrive: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        tracker: ProgressTracker,
+        opens: Callable[[], None],
+        arrive: Callable[[], None],
+    ) -> None:
         """Take a DataLoader's place.
 
         Args:
             loader: it; its batches are those of all ranks together.
             tracker: of the run; has the time measured that the loop waits here.
-            arrive: is called before the first batch after a state was loaded.
+            opens: is called before the data of an epoch are opened.
+            arrive: is called before the first batch after that.
         """
         if not isinstance(loader, DataLoader):
             raise NotResumable(
@@ -45,6 +52,7 @@ class ResumableLoader:
                 "__len__"
             )
         self._length = self._data.length
+        self._opens = opens
         self._arrive = arrive
         self._fetch = tracker.fetched
         self._state: dict[str, Any] | None = None
@@ -55,6 +63,11 @@ class ResumableLoader:
         """Whether a batch was fetched."""
         self.batch_size = loader.batch_size
         self.sampler = self
+
+    @property
+    def parts(self) -> list[Any]:
+        """The data set of the script, and the samplers of its loader."""
+        return self._data.parts
 
     @property
     def share(self) -> float:
@@ -72,8 +85,7 @@ class ResumableLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position."""
-        within = 0 < self._fetched < self._length
-        return {"fetched": self._fetched, "data": self._data.state() if within else None}
+        return {"fetched": self._fetched, "data": self._data.state() if self.opened else None}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take a position; the next epoch opened goes on from there."""
@@ -102,6 +114,7 @@ class ResumableLoader:
         self.opened = True
         within = state is not None and 0 < state["fetched"] < self._length
         self._fetched = state["fetched"] if state is not None and within else 0
-        data = state["data"] if state is not None and within else None
+        data = state["data"] if state is not None else None
+        self._opens()
         self._data.start(self._epoch, data, self._fetched)
         self._arrive()

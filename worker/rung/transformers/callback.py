@@ -18,19 +18,24 @@ and several slots train the curve of one, is in `rung.transformers.exact`.
 
 import contextlib
 import functools
+import inspect
 import json
 import shutil
 import time
+import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import transformers
+from torch.utils.data import IterableDataset
 from transformers.trainer_callback import ExportableState
 
 from rung import core
 from rung.torch import determinism, external_loop
 from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
+from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same, refuse
 from rung.training.batch_size import BatchSize, Given, batch_size
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
@@ -70,6 +75,11 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._found: Path | None = None
         self._states: CallbackStates | None = None
         self._changes: ModelChanges | None = None
+        self._around: dict[str, ObjectChanges] = {}
+        """Changes of the trainer's own attributes, and of its arguments."""
+        self._data_changes: DataChanges | None = None
+        self._made: dict[str, list[Any]] = {}
+        """The trainer's callbacks, optimizer and schedule at the start."""
         self._prefixes: list[str] = []
         self._asked = False
         self._saving_since = 0.0
@@ -141,6 +151,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
         def train_began(*arguments: Any, **named: Any) -> Any:
             self._changes = self._changes_of(self._trainer)
+            self._compare_around(self._trainer)
             control = train(*arguments, **named)
             assert self._states is not None
             self._set()
@@ -156,6 +167,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             if self._tracker.progress.batch_in_epoch:
                 self._set()
             self._found = None
+            if self._data_changes is not None:
+                self._data_changes.begin_epoch()
             if self._exact is not None:
                 self._exact.epoch_began()
             return control
@@ -173,6 +186,11 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             load_weights(trainer.model, folder)
             load_optimizer(trainer, folder)
         self._changes.apply(folder)
+        kept = model_changes.read(folder)
+        for name, changes in self._around.items():
+            changes.set(kept.get(name, ()))
+        if self._data_changes is not None:
+            self._data_changes.set(kept.get("data", ()))
         exportable_states.restore(trainer)
         self._states.read(folder / callback_states.FILE)
 
@@ -192,6 +210,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             optimizers = [optimizer, getattr(optimizer, "optimizer", None), trainer.lr_scheduler]
             parts = [trainer.accelerator, trainer.args, trainer.state, trainer.control]
             others = [self._tracker.run, *trainer.callback_handler.callbacks]
+            if self._data_changes is not None:
+                others.append(trainer.train_dataset)
             return [trainer, *others, *parts, *optimizers, *model.modules(), *weights]
 
         return CallbackStates(callback_states.named(silent), of_loop)
@@ -205,6 +225,50 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
         optimizers = [it for it in (trainer.optimizer,) if it is not None]
         return ModelChanges(trainer.model, optimizers, of_loop)
+
+    def _compare_around(self, trainer: Any) -> None:
+        """Note what there is around the model, before the first hook."""
+
+        def of_loop() -> list[Any]:
+            parts = [trainer.accelerator, trainer.state, trainer.control, trainer.lr_scheduler]
+            callbacks, modules = trainer.callback_handler.callbacks, trainer.model.modules()
+            return [self._tracker.run, *callbacks, *modules, *parts, trainer.optimizer]
+
+        def around_trainer() -> list[Any]:
+            data = [trainer.train_dataset, trainer.eval_dataset, trainer.processing_class]
+            return [trainer.args, *data, *of_loop()]
+
+        model, library = trainer.model, _of_library(type(trainer))
+        own, arguments = {"trainer": trainer}, {"args": trainer.args}
+        self._around = {
+            "trainer": ObjectChanges(own, around_trainer, model=model, without=library),
+            "args": ObjectChanges(arguments, lambda: [trainer, *of_loop()], model=model),
+        }
+        data = trainer.train_dataset
+        if data is not None and not isinstance(data, IterableDataset):  # which is read again
+            self._data_changes = DataChanges(
+                data, lambda: [trainer, trainer.args, *of_loop()], model=model, told=False
+            )
+        self._made = _parts_of(trainer)
+
+    def _changed(self) -> dict[str, Any]:
+        """Return what has changed beside the states.
+
+        Raises:
+            NotResumable: a change cannot be stored, or not be set again.
+        """
+        assert self._changes is not None
+        demand_same(self._made, _parts_of(self._trainer))
+        found = self._changes.capture(groups=False)
+        for name, changes in self._around.items():
+            if entries := changes.capture():
+                found[name] = entries
+        data = self._data_changes
+        if data is not None and (entries := data.capture()):
+            if self._tracker.progress.batch_in_epoch:
+                refuse(data.changed_in_epoch(entries))
+            found["data"] = entries
+        return found
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
@@ -265,8 +329,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return
         self._asked = False
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        assert self._changes is not None
-        changes = self._changes.capture(groups=False)
+        changes = self._changed()
         self._tracker.store(lambda folder: self._take(saved, changes, folder), self._saving_since)
         if self._tracker.leaving:
             self._left = control.should_training_stop = True
@@ -346,6 +409,33 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._ranks.is_local_chief:
             shutil.rmtree(saved)
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _of_library(kind: type) -> frozenset[str]:
+    """Return the names of attributes that the library's own methods of a trainer refer to."""
+    found: set[str] = set()
+    for each in kind.__mro__:
+        if each.__module__.startswith("transformers."):
+            for member in vars(each).values():
+                function = inspect.unwrap(member) if callable(member) else None
+                found.update(_names_in(getattr(function, "__code__", None)))
+    return frozenset(found)
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    """Yield the names in a function, and in those that are defined in it."""
+    if isinstance(code, types.CodeType):
+        yield from code.co_names
+        for constant in code.co_consts:
+            yield from _names_in(constant)
+
+
+def _parts_of(trainer: Any) -> dict[str, list[Any]]:
+    return {
+        "callbacks": [*trainer.callback_handler.callbacks],
+        "optimizer": [trainer.optimizer],
+        "lr_scheduler": [trainer.lr_scheduler],
+    }
 
 
 def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":

@@ -1,0 +1,75 @@
+"""What changes around a Transformers training goes on in a run that resumes, or is refused."""
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rung.core.ipc.protocol import Stored
+from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.frameworks import changing, transformers_fields
+from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED
+from support.fuse import before
+
+pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
+CONFIG = transformers_fields.FIELDS["config"] | {
+    "min_checkpoint_period": {"batches": 1},
+    "searcher": {"metric": "loss", "smaller_is_better": True},
+}
+FIELDS = transformers_fields.FIELDS | {"length": 3, "config": CONFIG}
+AHEAD = [changing.harder, changing.transform]
+"""Changes of the data set, whose batches this trainer fetches ahead."""
+OTHERS = [*AHEAD, changing.group, changing.weights]
+SAID = {
+    "layer": "model.net.body.2 is a Identity now, and was a Dropout",
+    "hook": "model.net.head.forward_hooks are hook.<locals>.<lambda> now, and were none",
+    "gradients": "model.net.head.weight.backward_hooks are gradients.<locals>.<lambda> now",
+    "nameless": "model.net.curve is the function nameless.<locals>.<lambda> now, and was",
+    "optimizer": "model.net.own is a SGD whose state is in no checkpoint",
+    "added": "callbacks of the trainer: ",
+    "swapped": "optimizer of the trainer: SGD now, and AcceleratedOptimizer at the start",
+    "harder": "Records.hardness of the data set has changed within an epoch",
+    "transform": "Records.transform.strength of the data set has changed within an epoch",
+}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Transformers."""
+    with parent("support.frameworks.transformers_changes", {}) as started:
+        yield started
+
+
+def _drawn(change: str) -> int:
+    """Return a step behind the change."""
+    return random.Random(change).randrange(CHANGED_AT + 1, LENGTH)  # noqa: S311 - a test's own
+
+
+@pytest.mark.parametrize("change", [each.__name__ for each in KEPT if each not in OTHERS])
+def test_a_change_in_training_outlives_a_kill(
+    process: "subprocess.Popen[str]", tmp_path: Path, change: str
+) -> None:
+    """Bit for bit the training that is not killed, at a step that is drawn, behind the change."""
+    killed_again_and_again(process, tmp_path, FIELDS, [before(_drawn(change))], change=change)
+
+
+@pytest.mark.parametrize("change", [each.__name__ for each in AHEAD])
+def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
+    process: "subprocess.Popen[str]", tmp_path: Path, change: str
+) -> None:
+    """Within that epoch, and behind it."""
+    moments = [before(6), before(8)]
+    killed_again_and_again(process, tmp_path, FIELDS, moments, change=change, at_epoch=True)
+
+
+@pytest.mark.parametrize("change", [each.__name__ for each in (*REFUSED, *AHEAD)])
+def test_a_change_that_a_kill_would_undo_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path, change: str
+) -> None:
+    """By its name, at the first checkpoint that would not have it."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(change=change) == 1
+        assert SAID[change] in runs.refusal()
+        assert [it.steps_completed for it in runs.agent.of(Stored)][-1] == CHANGED_AT - 1
