@@ -67,6 +67,7 @@ class Tally:
     """Has no dict."""
 
     __slots__ = ("batches", "last")
+    last: tuple[int, str]
 
     def __init__(self) -> None:
         self.batches = 0
@@ -91,6 +92,11 @@ def gentle(value: torch.Tensor) -> torch.Tensor:
 def steep(value: torch.Tensor) -> torch.Tensor:
     """Return another."""
     return value.abs().mean()
+
+
+def scaled(value: torch.Tensor, by: float) -> torch.Tensor:
+    """Return a third."""
+    return by * value.mean()
 
 
 def warming() -> Callable[[], float]:
@@ -573,12 +579,13 @@ def chosen(trial: Changing) -> None:
 
 def partial(trial: Changing) -> None:
     """Give a function another argument."""
-    trial.choose = functools.partial(steep, value=2)  # type: ignore[attr-defined]
+    trial.choose = functools.partial(scaled, by=2)  # type: ignore[attr-defined]
 
 
 def overridden(trial: Changing) -> None:
     """Put a function in the place of a method."""
-    trial.model.head.forward = lambda inputs: inputs[:, :1]  # type: ignore[method-assign]
+    head: Any = trial.model.head
+    head.forward = lambda inputs: inputs[:, :1]
 
 
 def shared(trial: Changing) -> None:
@@ -598,7 +605,8 @@ def first_hook(trial: Changing) -> None:
 
 def gradients(trial: Changing) -> None:
     """Register one with a parameter."""
-    trial.model.head.weight.register_hook(lambda gradient: 2 * gradient)
+    weight: Any = trial.model.head.weight
+    weight.register_hook(lambda gradient: 2 * gradient)
 
 
 def step_hook(trial: Changing) -> None:
@@ -664,7 +672,7 @@ def many(trial: Changing) -> None:
         (chosen, r"Changing\.criterion is the function chosen.*lambda> now, and was .*gentle"),
         (
             partial,
-            r"Changing\.choose is the function steep\(value=2\) now, and .*steep\(value=1\)",
+            r"Changing\.choose is the function scaled\(by=2\) now, and .*scaled\(by=1\)",
         ),
         (overridden, r"model\.head\.forward is the function overridden.* now, and was not there"),
         (shared, r"Changing\.other_last is a Outcome now, and was not there"),
@@ -701,7 +709,7 @@ def test_what_cannot_be_set_again_is_refused_at_the_checkpoint(
             change(trial)
 
     trial = Changing(context, once)
-    trial.choose = functools.partial(steep, value=1)  # type: ignore[attr-defined]
+    trial.choose = functools.partial(scaled, by=1)  # type: ignore[attr-defined]
     trial.handle = trial.model.backbone[0].register_forward_hook(passing)
     with pytest.raises(IncompleteCheckpoint, match=text) as raised:
         rt.Trainer(trial, context).fit()
