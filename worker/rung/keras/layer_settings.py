@@ -20,8 +20,8 @@ _NO_SETTING: Final = frozenset(
     {"built", "predict_function", "stop_training", "test_function", "train_function", "training"}
 )
 """What Keras itself sets while a model is trained."""
-_HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-"""Of layers that are modules of torch."""
+_HOOKS: Final = "hooks"
+"""What names of attributes end with that have the hooks of a layer, a module of torch."""
 _COMPILED: Final = ("optimizer", "loss")
 """Attributes of a model that `compile` sets."""
 _DEPTH_MAX: Final = 4
@@ -77,8 +77,9 @@ class LayerSettings:
             prefix = f"{name}." if name else "model."
             found[f"{prefix}trainable"] = repr(layer.trainable)
             found |= {f"{prefix}{field}": text for field, text in _plain_fields(layer)}
-            for kind in _HOOKS:
-                found[f"{prefix}{kind.removeprefix('_')}"] = str(len(vars(layer).get(kind, ())))
+            for field, value in vars(layer).items():
+                if field.endswith(_HOOKS) and isinstance(value, dict):
+                    found[f"{prefix}{field.strip('_')}"] = str(len(value))
         optimizer = self._compiled["optimizer"]
         if optimizer is not None:
             found |= {f"optimizer.{field}": text for field, text in _plain_fields(optimizer)}
@@ -121,8 +122,24 @@ def _text(value: Any, depth: int) -> str | None:  # noqa: PLR0911 - a case for e
 
 def _layers(layer: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield a layer and all in it, by names that say where they are."""
+    return _layers_in(layer, name, set())
+
+
+def _layers_in(layer: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    seen.add(id(layer))
     yield name, layer
-    held = layer.layers if isinstance(layer, keras.Model) else vars(layer).get("_layers", ())
-    for each in held:
-        if isinstance(each, keras.layers.Layer) and not isinstance(each, keras.metrics.Metric):
-            yield from _layers(each, f"{name}.{each.name}" if name else each.name)
+    for each in layer.layers if isinstance(layer, keras.Model) else _held_by(layer):
+        if isinstance(each, keras.layers.Layer) and id(each) not in seen:
+            yield from _layers_in(each, f"{name}.{each.name}" if name else each.name, seen)
+
+
+def _held_by(layer: Any) -> Iterator[Any]:
+    """Yield the values of a layer's attributes, and the items of lists and dicts among them."""
+    for value in [*vars(layer).values()]:
+        match value:
+            case dict():
+                yield from [*value.values()]
+            case list() | tuple():
+                yield from [*value]
+            case _:
+                yield value
