@@ -14,6 +14,7 @@ from rung.events.checkpoint import (
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
+    PinAnswered,
 )
 from rung.events.experiment import (
     DeletionDue,
@@ -116,6 +117,13 @@ def released(name: str, trial: int = 0) -> CheckpointReleased:
 def pinned(name: str) -> CheckpointPinned:
     """Another experiment starts from a checkpoint."""
     return CheckpointPinned(experiment_id=EXPERIMENT, checkpoint_id=name, by="p0000000")
+
+
+def answered(name: str, refused: str = "") -> PinAnswered:
+    """A pin is decided."""
+    return PinAnswered(
+        experiment_id=EXPERIMENT, checkpoint_id=name, by="p0000000", refused=refused
+    )
 
 
 def deleted(name: str, trial: int = 0) -> CheckpointDeleted:

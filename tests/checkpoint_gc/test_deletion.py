@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from checkpoint_gc.scenario import (
     EXPERIMENT,
     Experiment,
+    answered,
     damaged,
     deleted,
     deleted_whole,
@@ -19,14 +18,12 @@ from checkpoint_gc.scenario import (
     released,
     retention,
     run_lost,
-    so_late,
     stored,
     submitted,
     trial_id,
     unwanted,
     unwanted_whole,
     validated,
-    wanted_back,
 )
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.state import State
@@ -232,7 +229,8 @@ def test_what_a_lost_run_brings_after_the_deletion_goes(partition: Partition) ->
     assert len(partition.tell(unwanted_whole())) == 1
 
     assert _ids(partition.tell(stored("late", 9))) == ["late"]
-    assert partition.tell(pinned("a"), validated(9, 0.1)) == []
+    refused = f"experiment {EXPERIMENT} is deleted, and checkpoint a with it"
+    assert partition.tell(pinned("a"), validated(9, 0.1)) == [answered("a", refused)]
     assert partition.tell(exited(), deleted_whole(), deleted("late")) == []
     assert partition.state is None
 
@@ -248,35 +246,3 @@ def test_a_changed_retention_retires_at_once() -> None:
     assert experiment.then(retention(0, 0, 1)) == ["01", "02", "11", "12", "13"]
     assert experiment.then(stored("05", 5)) == ["03"]
     assert experiment.then(ended(), over()) == ["04"]
-
-
-class _Forgetful(CheckpointGC):
-    """The collector of before there were models: it did not wait for files to be deleted."""
-
-    def ended(self, state: State) -> bool:
-        """Return whether it has ended, and nothing is pinned or scheduled."""
-        known, state.retired = state.retired, {}
-        going, state.going = state.going, False
-        try:
-            return super().ended(state)
-        finally:
-            state.retired, state.going = known, going
-
-
-_ANY = st.sampled_from(
-    [
-        *(stored("a", 1), stored("b", 2), stored("late", 9), validated(2, 0.1), damaged("b")),
-        *(pinned("a"), pinned("b"), released("a"), exited(), run_lost(), ended(), over()),
-        *(unwanted("a"), unwanted("b", 0, "p0000000"), unwanted_whole(), wanted_back()),
-        *(unwanted_whole("p0000000"), unwanted_whole(until_ms=5), so_late(4), so_late(6)),
-        *(retention(0, 0, 0, a=trial_id(0), b=trial_id(0)), deleted("a"), deleted_whole()),
-    ]
-)
-
-
-@given(st.lists(_ANY, max_size=25))
-def test_what_is_known_of_deletions_changes_nothing_else(facts: list[Payload]) -> None:
-    """Ledgers of before are decided again as they were: it refuses holds, and no more."""
-    before, now = Partition(processor=_Forgetful), Partition()
-    for fact in [submitted(0, 0, 2), *facts]:
-        assert now.tell(fact) == before.tell(fact)

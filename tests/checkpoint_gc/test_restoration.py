@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from checkpoint_gc.scenario import (
     EXPERIMENT,
+    answered,
     deleted_whole,
     ended,
     over,
@@ -99,12 +100,13 @@ def test_a_pin_brings_it_back(partition: Partition) -> None:
     assert partition.tell(unwanted_whole("p0000000", until_ms=100)) == [
         _scheduled(100, "p0000000")
     ]
-    assert partition.tell(pinned("b")) == []
+    assert partition.tell(pinned("b")) == [answered("b")]
     assert partition.tell(wanted_back()) == [_RESTORED]
 
     other = Partition()
     other.tell(*_OVER, unwanted_whole(until_ms=100))
-    [decided] = other.tell(pinned("a"))
+    [decided, answer] = other.tell(pinned("a"))
+    assert answer == answered("a")
     assert isinstance(decided, ExperimentRestored)
     assert "p0000000" in decided.reason
     assert other.tell(so_late(100)) == []

@@ -26,6 +26,7 @@ _NOT_IN_TABLES: Final = {
 _OTHERWISE: Final = {
     ("rung.agent.beat.v1", "scheduler"),  # the failure detector
     ("rung.agent.beat.v1", "gateway"),
+    ("rung.checkpoint.pin_answered.v1", "gateway"),  # a submission awaits it
     ("rung.delivery.again_requested.v1", "webhooks"),  # what delivers
     ("rung.delivery.attempted.v1", "webhooks"),
     ("rung.delivery.requested.v1", "webhooks"),

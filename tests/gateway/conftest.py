@@ -26,6 +26,7 @@ from rung.searcher.processor import Searcher
 from rung.secrets.master_key import LocalKeys, MasterKey
 from rung.storage import FolderStore, ObjectStore
 from support.gateway.client import TOKEN, Client
+from support.gateway.pins import answer_pins
 from support.gateway.scenario import History, drafts
 
 EXPERIMENT_FILE = """\
@@ -73,6 +74,8 @@ class World:
         self.settings = patient()
         self.secrets_key: MasterKey | None = LocalKeys(lambda: [b"k" * 32])
         self.folder: Path | None = None
+        self.answers_pins = True
+        """Whether pins are answered beside a gateway, as checkpoint-gc does it."""
         self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
 
     @contextlib.asynccontextmanager
@@ -95,10 +98,13 @@ class World:
             )
         )
         await started.wait()
+        answering = asyncio.create_task(answer_pins(self.ledger)) if self.answers_pins else None
         async with aiohttp.ClientSession() as session:
             yield Client(session, url)
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
+        tasks = [serving, *([answering] if answering else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @contextlib.asynccontextmanager
     async def searcher(self) -> AsyncIterator[None]:

@@ -1,13 +1,25 @@
 """Starting from another experiment's checkpoint."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from gateway.conftest import EXPERIMENT_FILE, World, archive, until
-from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned, CheckpointRetired
+from gateway.conftest import EXPERIMENT_FILE, World, archive, patient, until
+from rung.checkpoint_gc.processor import CheckpointGC
+from rung.events import Event
+from rung.events.checkpoint import (
+    CheckpointDeleted,
+    CheckpointDeletionRequested,
+    CheckpointPinned,
+    CheckpointRetired,
+)
 from rung.events.experiment import ExperimentSubmitted
-from support.gateway.scenario import EXPERIMENT, History, stored, submitted
+from rung.gateway.context import Context
+from rung.gateway.requests import pins, writes
+from rung.runtime import host
+from support.gateway.scenario import EXPERIMENT, History, config, stored, submitted
 
 
 async def _warm(world: World) -> None:
@@ -96,3 +108,92 @@ async def test_warm_start_from_nothing(world: World, field: str, words: str) -> 
     assert (answer.status, checked.status) == (422, 422)
     assert answer.json["errors"][0]["path"] == f"searcher.{field.partition(':')[0]}"
     assert words in answer.json["detail"]
+
+
+async def _store_three(world: World) -> None:
+    """Have three checkpoints of a trial, and no answers to pins but those of checkpoint-gc."""
+    kept = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 9}
+    first = ExperimentSubmitted(
+        experiment_id=EXPERIMENT,
+        config={**config(), "checkpoint_storage": kept},
+        source="",
+        code_digest=None,
+    )
+    history = History()
+    history.write(first, origin="client/x")
+    history.decide()
+    await world.play(history)
+    await world.write(*(stored(f"{EXPERIMENT}.0", 1, number, number) for number in (1, 2, 3)))
+    world.answers_pins = False
+
+
+@contextlib.asynccontextmanager
+async def _collecting(world: World) -> AsyncIterator[None]:
+    """Run checkpoint-gc."""
+    task = asyncio.create_task(host(world.ledger, CheckpointGC()))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+_DELETION = CheckpointDeletionRequested(
+    experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.0", checkpoint_id="c1"
+)
+_FROM = EXPERIMENT_FILE.replace("metric:", "source_checkpoint_uuid: {}\n  metric:")
+
+
+async def _started(world: World) -> list[str]:
+    """Return the checkpoints that experiments on record start from."""
+    return [
+        it.config["searcher"]["source_checkpoint_uuid"]
+        for it in await world.all("experiments")
+        if isinstance(it, ExperimentSubmitted) and it.experiment_id != EXPERIMENT
+    ]
+
+
+@pytest.mark.parametrize("deleted_first", [True, False])
+async def test_a_pin_races_a_deletion(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, deleted_first: bool
+) -> None:
+    """The first on record counts: the submission is refused, or the checkpoint stays."""
+
+    async def write(context: Context, facts: Sequence[Event]) -> None:
+        if deleted_first:
+            await world.write(_DELETION)
+        await writes.write(context, facts)
+        await world.write(_DELETION)
+
+    await _store_three(world)
+    async with _collecting(world), world.gateway() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(pins.__name__ + ".write", write)
+            answer = await client.submit(_FROM.replace("{}", "c1"))
+        # Its pin is answered behind the deletion.
+        assert (await client.submit(_FROM.replace("{}", "c3"))).status == 201
+    decided = await world.all("retirements")
+    retired = [it.checkpoint_id for it in decided if isinstance(it, CheckpointRetired)]
+
+    if deleted_first:
+        assert answer.status == 422
+        (problem,) = answer.json["errors"]
+        assert (problem["path"], problem["value"]) == ("searcher.source_checkpoint_uuid", "c1")
+        assert "retired" in problem["message"]
+        assert (retired, await _started(world)) == (["c1"], ["c3"])
+    else:
+        assert answer.status == 201
+        assert retired == []
+        assert sorted(await _started(world)) == ["c1", "c3"]
+
+
+async def test_without_an_answer_nothing_is_accepted(world: World) -> None:
+    """Where checkpoint-gc does not run the client is told to come back, and then is accepted."""
+    await _store_three(world)
+    world.settings = patient(seen_timeout=0.5)
+    async with world.gateway() as client:
+        answer = await client.submit(_FROM.replace("{}", "c1"), key="k")
+        assert (answer.status, await _started(world)) == (503, [])
+        assert "checkpoint c1" in answer.json["detail"]
+        assert "checkpoint-gc" in answer.json["detail"]
+        async with _collecting(world):
+            again = await client.submit(_FROM.replace("{}", "c1"), key="k")
+    assert (again.status, await _started(world)) == (201, ["c1"])

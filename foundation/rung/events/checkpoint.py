@@ -46,6 +46,22 @@ class CheckpointPinned(Struct, frozen=True, kw_only=True):
     by: str
 
 
+class PinAnswered(Struct, frozen=True, kw_only=True):
+    """It is decided whether a pinned checkpoint stays, or was on its way out before the pin."""
+
+    TYPE: ClassVar[str] = "rung.checkpoint.pin_answered.v1"
+    TOPIC: ClassVar[str] = topic.RETIREMENTS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
+
+    experiment_id: str
+    checkpoint_id: str
+    by: str
+    """As in the pin."""
+    refused: str
+    """Why it does not stay; empty: it stays."""
+
+
 class CheckpointDeletionRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A user asked to delete a checkpoint.
 

@@ -76,6 +76,7 @@ Payload = (
     | checkpoint.CheckpointStored
     | checkpoint.CheckpointDamaged
     | checkpoint.CheckpointPinned
+    | checkpoint.PinAnswered
     | checkpoint.CheckpointDeletionRequested
     | checkpoint.CheckpointReleased
     | checkpoint.CheckpointRetired

@@ -32,6 +32,7 @@ from rung.events.checkpoint import (
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
+    PinAnswered,
 )
 from rung.events.deadletter import (
     FactDropped,
@@ -330,6 +331,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reason="state.pt: 1024 bytes, the manifest says 1048576",
     ),
     CheckpointPinned(experiment_id=_E, checkpoint_id=_C, by="p7w2n4qd"),
+    PinAnswered(experiment_id=_E, checkpoint_id=_C, by="p7w2n4qd", refused=""),
     CheckpointDeletionRequested(
         experiment_id=_E, trial_id=_T, checkpoint_id=_C, despite=["p7w2n4qd"]
     ),

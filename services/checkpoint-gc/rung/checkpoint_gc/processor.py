@@ -49,6 +49,11 @@ A request that names a time is *scheduled*: nothing goes before a fact says that
 the experiment back; and so does a pin of an experiment that the request did not name, whose
 submission found the checkpoint while it was there.
 
+**Pins.** Each pin is answered (`checkpoint.pin_answered`); the gateway accepts an experiment that
+starts from the checkpoint behind that answer. Refused is what is deleted or retired, as far as
+that is known: of an experiment that has ended, what was retired once is known to the gateway
+alone, which has folded it when it has the answer.
+
 **Versions of models.** A checkpoint that the directory wants to be held for a version of a model
 (`checkpoint.hold_requested`) stays until that version releases it, whatever a request names:
 `checkpoint.held`. Refused is what is deleted, damaged, retired, or of an experiment whose deletion
@@ -74,7 +79,7 @@ Invariants
 ----------
 
 * Between two facts every checkpoint in the state is kept by some rule.
-* A retired checkpoint never comes back; pinning it then is too late and changes nothing.
+* A retired checkpoint never comes back; pinning it then is too late and is refused.
 * Nothing is retired before the policy is known.
 * Nothing of an experiment goes by a deletion that was taken back, or whose time has not come.
 
@@ -103,6 +108,7 @@ from rung.events.checkpoint import (
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
+    PinAnswered,
 )
 from rung.events.directory import HoldReleased, HoldRequested
 from rung.events.experiment import (
@@ -143,6 +149,7 @@ _Decision = (
     CheckpointRetired
     | CheckpointHeld
     | CheckpointHoldRefused
+    | PinAnswered
     | DeletionScheduled
     | ExperimentRestored
     | ExperimentRetired
@@ -201,7 +208,7 @@ class CheckpointGC:
         match event:
             case CheckpointPinned():
                 _pin(state, event)
-            case HoldRequested() | CheckpointHoldRefused():
+            case HoldRequested() | CheckpointHoldRefused() | PinAnswered():
                 pass  # it is decided at once
             case CheckpointHeld():
                 holders = state.registered.setdefault(event.checkpoint_id, [])
@@ -243,8 +250,8 @@ class CheckpointGC:
                 return _due(state, fact.at_ms)
             case RestorationRequested() if state.scheduled is not None:
                 return [ExperimentRestored(experiment_id=state.experiment_id, reason="")]
-            case CheckpointPinned() if state.scheduled is not None:
-                return _pinned(state, state.scheduled, fact)
+            case CheckpointPinned():
+                return _pinned(state, fact)
             case CheckpointDeletionRequested():
                 return _requested(state, fact)
             case RetentionChanged() if state.closed:
@@ -333,7 +340,7 @@ def _forget(state: State) -> None:
 
 
 def _pin(state: State, event: CheckpointPinned) -> None:
-    if state.deleted:
+    if state.deleted or state.going or event.checkpoint_id in state.retired:
         return
     wanting = state.pinned.setdefault(event.checkpoint_id, [])
     if event.by not in wanting:
@@ -502,12 +509,29 @@ def _retired_whole(state: State, trials: int) -> ExperimentRetired:
     return ExperimentRetired(experiment_id=state.experiment_id, trials=trials, area=state.area)
 
 
-def _pinned(state: State, scheduled: DeletionScheduled, fact: CheckpointPinned) -> list[Payload]:
-    """Take a deletion back where an experiment starts from what would go."""
-    if fact.by in scheduled.despite:
-        return []
+def _pinned(state: State, fact: CheckpointPinned) -> list[Payload]:
+    """Answer a pin; take a deletion back where an experiment starts from what would go."""
+    refused = _gone(state, fact.checkpoint_id)
+    answer = PinAnswered(
+        experiment_id=state.experiment_id,
+        checkpoint_id=fact.checkpoint_id,
+        by=fact.by,
+        refused=refused,
+    )
+    if refused or state.scheduled is None or fact.by in state.scheduled.despite:
+        return [answer]
     reason = f"experiment {fact.by} starts from its checkpoint {fact.checkpoint_id}"
-    return [ExperimentRestored(experiment_id=state.experiment_id, reason=reason)]
+    return [ExperimentRestored(experiment_id=state.experiment_id, reason=reason), answer]
+
+
+def _gone(state: State, checkpoint_id: str) -> str:
+    """Return why a checkpoint does not stay, as far as that is known here; empty: it does."""
+    whole = f"experiment {state.experiment_id}"
+    if state.deleted or state.going:
+        return f"{whole} is deleted, and checkpoint {checkpoint_id} with it"
+    if checkpoint_id in state.retired or not (state.closed or checkpoint_id in state.trial_of):
+        return f"{whole} has no checkpoint {checkpoint_id} (any more)"
+    return ""
 
 
 def _is_wanted(state: State, checkpoint_id: str, despite: Iterable[str]) -> bool:

@@ -7,7 +7,7 @@ from aiohttp import web
 from msgspec import Meta, Struct, structs
 
 from rung.events import Payload, UndecodableEvent, decode, encode, partition_of, topic
-from rung.events.checkpoint import CheckpointDeletionRequested, CheckpointPinned
+from rung.events.checkpoint import CheckpointDeletionRequested, CheckpointPinned, PinAnswered
 from rung.events.codec import decode_head
 from rung.events.experiment import DeletionRequested, DeletionScheduled, ExperimentRestored
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
@@ -89,7 +89,7 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
             event = decode(record.value)
         except UndecodableEvent:
             return None  # it is among the dead letters
-        if not in_full and isinstance(event.data, CheckpointPinned):
+        if not in_full and isinstance(event.data, CheckpointPinned | PinAnswered):
             return None  # by an experiment that may be another's
         repeats = record.topic != event.data.TOPIC and event.data.TOPIC in _TOPICS
         if repeats:

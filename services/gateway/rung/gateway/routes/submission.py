@@ -46,6 +46,7 @@ from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment, checkpoint_phase
 from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.projections.read_models import ReadModels
+from rung.gateway.requests.pins import pin
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import Upload, read_body, read_parts
 from rung.gateway.requests.writes import (
@@ -67,6 +68,8 @@ _START: Final = "checkpoint.download"
 LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no i, l, o, u."""
 _ID_LENGTH: Final = 8
+_PINS_MAX: Final = 3
+"""Checkpoints of a trial that are pinned in turn while each is retired just before."""
 
 
 class _Start(NamedTuple):
@@ -288,11 +291,10 @@ async def put_on_record(
     if known is None:
         fields = proposal.config.expanded()
         await check_named(context, access, proposal.place, proposal.config.settings.secrets)
-        start = await _resolve_start(context.models, fields, access)
+        await _resolve_start(context.models, fields, access)
         await _store_code(context, proposal)
-        if proposal.code is not None:
-            # The checkpoint may have been retired meanwhile.
-            start = await _resolve_start(context.models, fields, access)
+        # The checkpoint may have been retired meanwhile.
+        start = await _pinned_start(context, key, fields, access, experiment_id)
         level = await context.level.read()
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
         workspace_id = proposal.place.workspace_id
@@ -300,10 +302,10 @@ async def put_on_record(
             context, experiment_id, workspace_id, fields, proposal.source
         )
         kept = proposal._replace(source=source)
-        facts = _facts(context, key, experiment_id, fields, kept, start, level, access)
+        submitted = _submitted(context, key, experiment_id, fields, kept, start, level, access)
         stored = run_config(fields)
         await asyncio.to_thread(_store, context.store, stored.name, stored.data)
-        await write(context, [*upgrade, *facts])
+        await write(context, [*upgrade, submitted])
         # An experiment that had the same code may have been deleted meanwhile.
         await _store_code(context, proposal)
         known = await context.models.experiment(experiment_id, validations=None)
@@ -314,7 +316,7 @@ async def put_on_record(
     return experiment_id
 
 
-def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
+def _submitted(  # noqa: PLR0913, PLR0917 - what makes a submission
     context: Context,
     key: str | None,
     experiment_id: str,
@@ -323,16 +325,11 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     start: _Start | None,
     level: int,
     access: Access,
-) -> list[Event]:
-    """Return the facts of a submission: the checkpoint that it starts from is pinned first."""
-    facts: list[Event] = []
+) -> Event:
+    """Return the fact of a submission; the checkpoint that it starts from is pinned."""
     area = area_of(context, proposal.place.workspace_id)
     areas = {experiment_id: area} if area else {}
     if start is not None:
-        pinned = CheckpointPinned(
-            experiment_id=start.experiment_id, checkpoint_id=start.checkpoint_id, by=experiment_id
-        )
-        facts.append(stamp(context, key, pinned))
         if start.area:
             areas[start.experiment_id] = start.area
         fields["searcher"]["source_checkpoint_uuid"] = start.checkpoint_id
@@ -356,8 +353,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
         owner=access.principal.on_behalf_of or access.principal.user_id,
         areas=areas,
     )
-    facts.append(stamp(context, key, submitted))
-    return facts
+    return stamp(context, key, submitted)
 
 
 async def _choose_id(
@@ -413,6 +409,44 @@ async def _resolve_start(
 def _check_start(access: Access, experiment: Experiment, what: str) -> None:
     workspace_id = access.workspace_of(experiment.project_id)
     access.check(_START, workspace_id, f"starting from {what} of experiment {experiment.id}")
+
+
+async def _pinned_start(
+    context: Context,
+    key: str | None,
+    config: dict[str, Any],
+    access: Access,
+    experiment_id: str,
+) -> _Start | None:
+    """Return the checkpoint that an experiment starts from, which is pinned; None: from scratch.
+
+    A trial may have its newest checkpoint retired at that moment: then the next one is pinned.
+
+    Raises:
+        Problem: as `_resolve_start` has them; or what it names was retired meanwhile, or it is
+            not decided whether it stays.
+    """
+    search: dict[str, Any] = config["searcher"]
+    gone = ""
+    for _ in range(_PINS_MAX):
+        start = await _resolve_start(context.models, config, access)
+        if start is None:
+            return None
+        pinned = CheckpointPinned(
+            experiment_id=start.experiment_id, checkpoint_id=start.checkpoint_id, by=experiment_id
+        )
+        refused = await pin(context, key, pinned)
+        _, found = await context.models.checkpoint(start.checkpoint_id) or (None, None)
+        if not refused and found is not None and checkpoint_phase(found) == "stored":
+            return start
+        gone = start.checkpoint_id
+    by_id = bool(search.get("source_checkpoint_uuid"))
+    raise _no_start(
+        "searcher.source_checkpoint_uuid" if by_id else "searcher.source_trial_id",
+        f"checkpoint {gone} was retired while the experiment was submitted; choose"
+        " one that is stored",
+        str(search["source_checkpoint_uuid"] if by_id else search["source_trial_id"]),
+    )
 
 
 async def _of_checkpoint(models: ReadModels, checkpoint_id: str, access: Access) -> _Start:
