@@ -37,6 +37,18 @@ async def test_page_is_served(page: Path, client: Client) -> None:
         assert "javascript" in answer.content_type
 
 
+async def test_a_request_opens_no_file(page: Path, client: Client) -> None:
+    """All files were read at the start; one that has changed is read once more."""
+    before = static._content.cache_info().misses
+    for path in ("/", "/app.js", "/index.html"):
+        async with client.session.get(client.url + path) as answer:
+            assert answer.status == 200
+    assert static._content.cache_info().misses == before
+    (page / "app.js").write_text("22")
+    async with client.session.get(f"{client.url}/app.js") as answer:
+        assert await answer.text() == "22"
+
+
 @pytest.mark.parametrize(
     "path",
     [

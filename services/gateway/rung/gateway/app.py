@@ -31,7 +31,7 @@ from rung.gateway.routes import API, ROUTES
 from rung.gateway.routes.installation import OPENAPI
 from rung.gateway.scim import routes as scim
 from rung.gateway.settings import Settings
-from rung.gateway.static import serve_page
+from rung.gateway.static import read_page, serve_page
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.health import probe
@@ -105,6 +105,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         app.router.add_route(route.method, route.path, route.handler)
     app.router.add_route("GET", "/healthz", show_health)
     app.router.add_route("GET", "/readyz", show_readiness)
+    read_page()
     app.router.add_get("/", serve_page)
     app.router.add_get("/{path:(?!api/).+}", serve_page)
     app.cleanup_ctx.append(_follow_ledger)

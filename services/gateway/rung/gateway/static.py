@@ -1,6 +1,7 @@
 """The page: files of the folder `page/`, which hold no secrets and require no token.
 
-They are kept in memory, so that requests without a token open no files, whose number is limited.
+They are read at the start and kept in memory, so that requests without a token open no files,
+whose number is limited; a file that has changed since is read again.
 """
 
 import functools
@@ -24,6 +25,13 @@ HEADERS: Final = {
     # Kept, but asked for again each time: an upgrade shows at once, and costs a 304 otherwise.
     "Cache-Control": "no-cache",
 }
+
+
+def read_page() -> None:
+    """Read all files of the page into memory."""
+    for path in FOLDER.rglob("*"):
+        if path.is_file():
+            _content(path, path.stat().st_mtime_ns)
 
 
 async def serve_page(request: web.Request) -> web.StreamResponse:
