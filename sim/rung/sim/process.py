@@ -7,7 +7,6 @@ started again a little later.
 """
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -261,12 +260,14 @@ class _GatewayProcess(Process):
     def __init__(self, world: World, folder: Path) -> None:
         super().__init__(world, "gateway")
         self._folder = folder
+        self._starts = 0
 
     async def _start(self, killed: "asyncio.Future[None]") -> None:
         part = _Part(self._world, killed, self.name, attrgetter("projection_crash"))
         ledger = _LinkToLedger(part, _BATCH_MS_MAX)
         models = ReadModels(ledger, self._folder)
-        writer = FactWriter(ledger, source=SOURCE, origin=f"gateway/{secrets.token_hex(8)}")
+        self._starts += 1
+        writer = FactWriter(ledger, source=SOURCE, origin=f"gateway/start-{self._starts}")
         limits = LimitWatch(ledger, models, writer, after_s=0.0, every_s=_LIMITS_EVERY_S)
 
         async def project() -> None:
