@@ -186,7 +186,7 @@ async def test_a_pin_races_a_deletion(
 
 
 async def test_without_an_answer_nothing_is_accepted(world: World) -> None:
-    """Where checkpoint-gc does not run the client is told to come back, and then is accepted."""
+    """Without checkpoint-gc a submission gets 503; sent again once it runs, it is accepted."""
     await _store_three(world)
     world.settings = patient(seen_timeout=0.5)
     async with world.gateway() as client:

@@ -3,7 +3,7 @@
 Whether a layer is trained, a dropout rate, an own number or list, a hook, which layers and which
 optimizer there are: a change during `fit` would be undone in a run that resumes, so it is refused
 at the next checkpoint. It could not be set again either: with TensorFlow Keras takes up a change
-only where the model is compiled anew.
+only where the model is compiled again.
 """
 
 import hashlib
