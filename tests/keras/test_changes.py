@@ -1,32 +1,26 @@
 """What changes in a Keras training goes on in a run that resumes, or is refused by name."""
 
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rung.core.ipc.protocol import Stored
-from support.framework_trials import killed_again_and_again, needs, parent, trial
-from support.fuse import before
+from support.framework_trials import (
+    configured,
+    killed_behind_its_change,
+    needs,
+    parent,
+    refused_for_its_change,
+)
+from support.frameworks import keras_fields
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 3,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 1},
-        "checkpoint_policy": "none",
-    },
-}
+FIELDS = configured(keras_fields.FIELDS, min_checkpoint_period={"batches": 1})
 CHANGED_AT = 5
 """The step before which the trial makes its change."""
-LENGTH = 9
+STEPS = 9
+"""Three epochs of three."""
 SAID = {
     "frozen": ".trainable is False, and was True",
     "dropout": ".rate is 0.6, and was 0.4",
@@ -64,8 +58,7 @@ def test_a_change_in_training_outlives_a_kill(
     torch: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
     """Bit for bit the training that is not killed, at a step that is drawn, behind the change."""
-    step = random.Random(change).randrange(CHANGED_AT + 1, LENGTH)  # noqa: S311 - a test's own
-    killed_again_and_again(torch, tmp_path, FIELDS, [before(step)], change=change)
+    killed_behind_its_change(torch, tmp_path, FIELDS, change, range(CHANGED_AT + 1, STEPS))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +72,5 @@ def test_a_change_that_a_kill_would_undo_is_refused(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str, change: str
 ) -> None:
     """By its name, at the first checkpoint that would not have it."""
-    with trial(request.getfixturevalue(backend), tmp_path, **FIELDS) as runs:
-        assert runs.train(change=change) == 1
-        assert SAID[change] in runs.refusal()
-        assert [it.steps_completed for it in runs.agent.of(Stored)][-1] == CHANGED_AT - 1
+    process = request.getfixturevalue(backend)
+    refused_for_its_change(process, tmp_path, FIELDS, change, said=SAID[change], step=CHANGED_AT)

@@ -3,32 +3,22 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.framework_trials import (
+    PUBLIC,
+    configured,
     needs,
     parent,
     refused_where_untested,
     resumed_by_public_interfaces,
     trial,
 )
+from support.frameworks.keras_fields import FIELDS
 from support.fuse import before
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 3,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
-PUBLIC = FIELDS | {"config": FIELDS["config"] | {"reproducibility": {"exact": False}}}
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "torch"])
@@ -53,7 +43,7 @@ def test_a_fit_that_is_not_told_its_epoch_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """In the first run already, with what to write."""
-    with trial(process, tmp_path, **PUBLIC) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
         assert runs.train(source="arrays") == 1
         assert "initial_epoch=rung.initial_epoch()" in runs.refusal()
         assert runs.agent.reports("training") == []
@@ -63,7 +53,7 @@ def test_a_trial_that_is_complete_trains_nothing_again(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """Its weights are those that it had."""
-    with trial(process, tmp_path, **PUBLIC) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
         assert runs.train(source="arrays", told=True) == 0
         weights, said = runs.results()[0]["weights"], len(runs.agent.reports("training"))
         assert runs.train(source="arrays", told=True) == 0

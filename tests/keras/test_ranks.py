@@ -8,22 +8,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from support.framework_trials import assert_same, killed_again_and_again, needs, parent, trial
+from support.framework_trials import (
+    assert_same,
+    configured,
+    killed_again_and_again,
+    needs,
+    parent,
+    trial,
+)
+from support.frameworks import keras_fields
 from support.fuse import after, before, out
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 3,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 2},
-        "min_validation_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
+FIELDS = configured(keras_fields.FIELDS, min_validation_period={"batches": 2})
 STEPS = 9
 """Three epochs of three."""
 MINUTES = 300_000
@@ -132,8 +129,8 @@ def test_a_checkpoint_of_n_slots_resumes_on_m(backend: Backend, tmp_path: Path) 
 def test_a_rank_that_never_comes_is_missed(backend: Backend, tmp_path: Path) -> None:
     """The others say in a sentence what they waited for, whichever launcher it is."""
     for launcher in ("torch", "tensorflow"):
-        config = FIELDS["config"] | {"distributed": {"launcher": launcher}}
-        with trial(backend.parent, tmp_path / launcher, **FIELDS | {"config": config}) as runs:
+        fields = configured(FIELDS, distributed={"launcher": launcher})
+        with trial(backend.parent, tmp_path / launcher, **fields) as runs:
             assert runs.train(slots=2, late=1) == 1
             said = runs.refusal()
         assert "not all of the run's 2 processes have come to rung.keras.init()" in said

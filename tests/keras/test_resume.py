@@ -3,31 +3,22 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from support.framework_trials import (
+    DETERMINISTIC,
+    configured,
     goes_on_by_itself,
     killed_again_and_again,
     needs,
     parent,
     trial,
 )
+from support.frameworks.keras_fields import FIELDS
 from support.fuse import before, out
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 3,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 STEPS = 9
 """Three epochs of three."""
 ALL = [*(before(step) for step in range(1, STEPS + 1)), out(3)]
@@ -138,8 +129,7 @@ def test_every_batch_is_a_sign_of_life(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str
 ) -> None:
     """Those that are trained, and those that Keras or Rung, within an epoch, validates with."""
-    config = FIELDS["config"] | {"min_validation_period": {"batches": 2}}
-    fields = FIELDS | {"length": 1, "config": config}
+    fields = configured(FIELDS, min_validation_period={"batches": 2}) | {"length": 1}
     with trial(request.getfixturevalue(backend), tmp_path, **fields) as runs:
         assert runs.train(source="arrays", notes=True) == 0
         assert list(runs.curve("validation")) == [2, 3]
@@ -150,8 +140,8 @@ def test_what_torch_is_asked_for_is_all_of_it(
     torch: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """CuBLAS is, too; and a script that switches it off again is told so."""
-    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
-    with trial(torch, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+    fields = configured(FIELDS, **DETERMINISTIC) | {"length": 1}
+    with trial(torch, tmp_path, **fields) as runs:
         assert runs.train(source="arrays", notes=True, loose=True) == 0
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"

@@ -9,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.framework_trials import (
+    configured,
+    killed_again_and_again,
+    needs,
+    parent,
+    trial,
+)
 from support.frameworks import lightning_fields
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
-CONFIG = lightning_fields.FIELDS["config"] | {"min_checkpoint_period": {"batches": 1}}
-FIELDS = lightning_fields.FIELDS | {"length": 4, "config": CONFIG}
+FIELDS = configured(lightning_fields.FIELDS | {"length": 4}, min_checkpoint_period={"batches": 1})
 STEPS = 12
 """Four epochs of three."""
 

@@ -8,6 +8,8 @@ import pytest
 
 from rung.core.ipc.protocol import Acknowledged, FromTrial, Reported, Stored
 from support.framework_trials import (
+    PUBLIC,
+    configured,
     needs,
     refused_where_untested,
     resumed_by_public_interfaces,
@@ -16,7 +18,6 @@ from support.framework_trials import (
 from support.frameworks.lightning_fields import FIELDS
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
-PUBLIC = FIELDS["config"] | {"reproducibility": {"exact": False}}
 STEPS = list(range(1, 13))
 
 
@@ -44,9 +45,9 @@ def test_a_validation_comes_when_due_within_an_epoch(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """And at a length that is within an epoch; the trainer's least length holds nothing up."""
-    config = PUBLIC | {"min_validation_period": {"batches": 4}}
-    fields = FIELDS | {"length": 10, "time_metric": "batches", "config": config}
-    with trial(process, tmp_path, **fields) as runs:
+    fields = FIELDS | {"length": 10, "time_metric": "batches"}
+    settings = PUBLIC | {"min_validation_period": {"batches": 4}}
+    with trial(process, tmp_path, **configured(fields, **settings)) as runs:
         assert runs.train(trainer={"min_epochs": 5}) == 0
         assert list(runs.curve("training")) == list(range(1, 11))
         assert list(runs.curve("validation")) == [4, 6, 8, 10]
@@ -57,7 +58,7 @@ def test_a_trial_that_is_asked_to_leave_leaves_at_once(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """With a checkpoint of that step, and no report of what Lightning does on its way out."""
-    with trial(process, tmp_path, **FIELDS | {"config": PUBLIC}) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
 
         def ask(message: FromTrial) -> None:
             if isinstance(message, Reported) and message.kind == "waits":
@@ -78,7 +79,7 @@ def test_a_trial_that_is_complete_trains_nothing_again(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """Where its run was killed behind its last checkpoint, or is started again."""
-    with trial(process, tmp_path, **FIELDS | {"config": PUBLIC}) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
         assert runs.train() == 0
         said = len(runs.agent.reports("training"))
         assert runs.train() == 0

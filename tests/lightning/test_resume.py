@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from rung.core.ipc.protocol import Acknowledged, FromTrial, Reported, Stored
-from support.framework_trials import goes_on_by_itself, killed_everywhere, needs, trial
+from support.framework_trials import (
+    DETERMINISTIC,
+    configured,
+    goes_on_by_itself,
+    killed_everywhere,
+    needs,
+    trial,
+)
 from support.frameworks.lightning_fields import FIELDS
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -56,7 +63,7 @@ def test_a_validation_comes_when_due_and_at_the_length(
     validated: list[int],
 ) -> None:
     """Whatever the trainer's own periods are; and its smallest length holds nothing up."""
-    fields = FIELDS | {"length": 3, "config": FIELDS["config"] | period}
+    fields = configured(FIELDS | {"length": 3}, **period)
     with trial(process, tmp_path, **fields) as runs:
         trainer = {"check_val_every_n_epoch": 2, "min_epochs": 5}
         assert runs.train(trainer=trainer) == 0
@@ -92,8 +99,7 @@ def test_data_that_cannot_be_counted_or_kept_are_refused(
 
 def test_no_kill_shows_between_steps(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """A checkpoint that is due while gradients are added up waits for the step."""
-    period = {"min_checkpoint_period": {"batches": 1}}
-    fields = FIELDS | {"config": FIELDS["config"] | period}
+    fields = configured(FIELDS, min_checkpoint_period={"batches": 1})
     killed_everywhere(process, tmp_path, fields, range(2 * 4 - 1, 2 * 4), accumulate=2)
 
 
@@ -163,8 +169,7 @@ def test_what_torch_is_asked_for_is_all_of_it(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """CuBLAS is, too; and a script that switches it off again is told so."""
-    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
-    with trial(process, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+    with trial(process, tmp_path, **configured(FIELDS | {"length": 1}, **DETERMINISTIC)) as runs:
         assert runs.train(notes=True, loose=True) == 0
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from rung.core.ipc.protocol import Acknowledged, FromTrial, Reported, Stored
-from support.framework_trials import assert_same, killed_in_a_rank, needs, trial
+from support.framework_trials import (
+    assert_same,
+    configured,
+    killed_in_a_rank,
+    needs,
+    trial,
+)
 from support.frameworks.lightning_fields import FIELDS
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -164,8 +170,7 @@ def test_what_does_not_go_together_is_refused(
     said: str,
 ) -> None:
     """The run fails at once and says what to change."""
-    fields = FIELDS | {"config": FIELDS["config"] | {"distributed": section}}
-    with trial(process, tmp_path, **fields) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, distributed=section)) as runs:
         assert runs.train(slots=2, **more) == 1
         assert re.search(said, runs.refusal())
 

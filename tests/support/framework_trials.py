@@ -4,13 +4,14 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import select
 import signal
 import subprocess
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import psutil
@@ -21,7 +22,11 @@ from rung.agent.rendezvous.rendezvous import Ports, local_info, options_of
 from rung.core.ipc.protocol import Restored, Stored
 from rung.events.allocation import Share
 from support.agent_end import AgentEnd, agent_end
+from support.fuse import before
 
+PUBLIC: Final[Mapping[str, Any]] = {"reproducibility": {"exact": False}}
+"""The setting of a trial that uses public interfaces only."""
+DETERMINISTIC: Final[Mapping[str, Any]] = {"reproducibility": {"deterministic": True}}
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
@@ -177,6 +182,11 @@ def trial(process: "subprocess.Popen[str]", folder: Path, **fields: Any) -> Iter
         yield Runs(process, agent, folder)
 
 
+def configured(fields: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return the fields of a run with settings of the experiment file."""
+    return dict(fields) | {"config": fields["config"] | settings}
+
+
 def killed_everywhere(
     process: "subprocess.Popen[str]",
     folder: Path,
@@ -221,6 +231,51 @@ def killed_again_and_again(
     return expected
 
 
+def killed_behind_its_change(
+    process: "subprocess.Popen[str]",
+    folder: Path,
+    fields: Mapping[str, Any],
+    change: str,
+    steps: range,
+) -> None:
+    """Kill a trial that changes what it trains, and hold it to the one that nobody killed.
+
+    Args:
+        process: a parent.
+        folder: for the trials.
+        fields: of their runs.
+        change: what they change.
+        steps: behind the change, of which one is drawn.
+    """
+    step = random.Random(change).choice(steps)  # noqa: S311 - a test's own
+    killed_again_and_again(process, folder, fields, [before(step)], change=change)
+
+
+def refused_for_its_change(
+    process: "subprocess.Popen[str]",
+    folder: Path,
+    fields: Mapping[str, Any],
+    change: str,
+    *,
+    said: str,
+    step: int,
+) -> None:
+    """Hold a trial to the refusal of a change at the first checkpoint that would not have it.
+
+    Args:
+        process: a parent.
+        folder: for the trial.
+        fields: of its run, which is checkpointed at each step.
+        change: what it changes.
+        said: a part of the refusal.
+        step: before which it does.
+    """
+    with trial(process, folder, **fields) as runs:
+        assert runs.train(change=change) == 1
+        assert said in runs.refusal()
+        assert runs.agent.of(Stored)[-1].steps_completed == step - 1
+
+
 def resumed_by_public_interfaces(
     process: "subprocess.Popen[str]",
     folder: Path,
@@ -234,8 +289,7 @@ def resumed_by_public_interfaces(
     Each run goes on from what the one before it left. What was done before a checkpoint is not
     done again. Of several ranks the chief is killed, which waits for the checkpoint.
     """
-    config = fields["config"] | {"reproducibility": {"exact": False}}
-    with trial(process, folder, **dict(fields) | {"config": config}) as runs:
+    with trial(process, folder, **configured(fields, **PUBLIC)) as runs:
         for moment in moments:
             assert runs.train(moment, slots=slots, **order) == -signal.SIGKILL, moment
             stored = runs.agent.of(Stored)[-1].steps_completed
@@ -274,8 +328,7 @@ def refused_where_untested(
         assert "and this is 99.0.0, where a resumed run" in runs.refusal()
         assert "\n" not in runs.refusal()
         assert runs.agent.reports("training") == []
-    config = fields["config"] | {"reproducibility": {"exact": False}}
-    with trial(process, folder / "public", **dict(fields) | {"config": config}) as runs:
+    with trial(process, folder / "public", **configured(fields, **PUBLIC)) as runs:
         assert runs.train(**order, versions=versions) == 0
         assert runs.agent.reports("training")
 
@@ -291,8 +344,7 @@ def goes_on_by_itself(
 
     Its checkpoints come when the clock wants them, here as often as they can.
     """
-    config = fields["config"] | {"min_checkpoint_period": None}
-    unset = dict(fields) | {"config": config}
+    unset = configured(fields, min_checkpoint_period=None)
     with trial(process, folder / "unbroken", **unset) as runs:
         assert runs.train(**order) == 0
         expected = runs.outcome()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from support.framework_trials import (
+    PUBLIC,
+    configured,
     needs,
     refused_where_untested,
     resumed_by_public_interfaces,
@@ -45,8 +47,7 @@ def test_a_trial_that_is_complete_trains_nothing_again(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """Its weights are those that it had."""
-    config = FIELDS["config"] | {"reproducibility": {"exact": False}}
-    with trial(process, tmp_path, **FIELDS | {"config": config}) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
         assert runs.train(source="shuffled") == 0
         weights, said = runs.results()[0]["weights"], len(runs.agent.reports("training"))
         assert runs.train(source="shuffled") == 0

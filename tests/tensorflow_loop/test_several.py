@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from support.framework_trials import assert_same, killed_again_and_again, needs, trial
+from support.framework_trials import (
+    assert_same,
+    configured,
+    killed_again_and_again,
+    needs,
+    trial,
+)
 from support.fuse import before
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -29,11 +35,6 @@ TOLD = {"launcher": "tensorflow"}
 """The section of ranks that find `TF_CONFIG`."""
 OWN = {"best", "drawn", "total"}
 """Metrics of what each rank has of its own."""
-
-
-def with_section(distributed: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a run whose experiment file has a section `distributed`."""
-    return FIELDS | {"config": FIELDS["config"] | {"distributed": distributed}}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_four_slots_and_tensorflows_launcher_give_the_curve_too(
 ) -> None:
     """Parts of one record and of two; and ranks that find `TF_CONFIG`."""
     for folder, config, slots in (("four", {}, 4), ("told", TOLD, 2)):
-        with trial(process, tmp_path / folder, **with_section(config)) as runs:
+        with trial(process, tmp_path / folder, **configured(FIELDS, distributed=config)) as runs:
             assert runs.train(slots=slots, **CALM) == 0
             assert_same(runs.outcome(), alone, OWN)
 
@@ -102,14 +103,15 @@ def test_on_as_many_slots_it_resumes_bit_for_bit(
 
 def test_a_model_in_parts_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """The field to change is named, before TensorFlow waits for anyone."""
-    with trial(process, tmp_path, **with_section({"strategy": "fsdp"})) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, distributed={"strategy": "fsdp"})) as runs:
         assert runs.train(slots=2, **CALM) == 1
         assert "distributed.strategy: fsdp" in runs.refusal()
 
 
 def test_another_launcher_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """The field to change is named, and what would do."""
-    with trial(process, tmp_path, **with_section({"launcher": "horovod"})) as runs:
+    fields = configured(FIELDS, distributed={"launcher": "horovod"})
+    with trial(process, tmp_path, **fields) as runs:
         assert runs.train(slots=2, **CALM) == 1
         assert "launched by torch or tensorflow: use `launcher: torch`" in runs.refusal()
 
@@ -118,7 +120,7 @@ def test_a_script_may_connect_its_ranks_itself(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """A strategy of the script's own finds the others in `TF_CONFIG`."""
-    with trial(process, tmp_path, **with_section(TOLD)) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, distributed=TOLD)) as runs:
         assert runs.train(slots=2, own=True) == 0
         assert runs.results() == [{"total": 3.0}] * 2
 
@@ -139,6 +141,6 @@ def test_a_rank_that_never_comes_is_missed(
     process: "subprocess.Popen[str]", tmp_path: Path, section: dict[str, Any], late: int
 ) -> None:
     """The others say in a sentence what they waited for, whichever launcher it is."""
-    with trial(process, tmp_path, **with_section(section)) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, distributed=section)) as runs:
         assert runs.train(slots=2, late=late, **CALM) == 1
         assert "not all of the run's 2 processes have come to rung.tensorflow" in runs.refusal()

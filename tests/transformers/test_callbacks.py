@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.framework_trials import (
+    configured,
+    killed_again_and_again,
+    needs,
+    parent,
+    trial,
+)
 from support.frameworks import transformers_fields
 from support.fuse import after, before
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-CONFIG = transformers_fields.FIELDS["config"] | {"min_checkpoint_period": {"batches": 1}}
-FIELDS = transformers_fields.FIELDS | {"length": 4, "config": CONFIG}
+FIELDS = configured(
+    transformers_fields.FIELDS | {"length": 4}, min_checkpoint_period={"batches": 1}
+)
 STEPS = 12
 """Four epochs of three."""
 

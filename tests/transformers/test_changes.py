@@ -1,24 +1,30 @@
 """What changes around a Transformers training goes on in a run that resumes, or is refused."""
 
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rung.core.ipc.protocol import Stored
-from support.framework_trials import killed_again_and_again, needs, parent, trial
+from support.framework_trials import (
+    configured,
+    killed_again_and_again,
+    killed_behind_its_change,
+    needs,
+    parent,
+    refused_for_its_change,
+)
 from support.frameworks import changing, transformers_fields
 from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED
 from support.fuse import before
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-CONFIG = transformers_fields.FIELDS["config"] | {
-    "min_checkpoint_period": {"batches": 1},
-    "searcher": {"metric": "loss", "smaller_is_better": True},
-}
-FIELDS = transformers_fields.FIELDS | {"length": 3, "config": CONFIG}
+FIELDS = configured(
+    transformers_fields.FIELDS | {"length": 3},
+    min_checkpoint_period={"batches": 1},
+    searcher={"metric": "loss", "smaller_is_better": True},
+)
+BEHIND = range(CHANGED_AT + 1, LENGTH)
 AHEAD = [changing.harder, changing.transform]
 """Changes of the data set, whose batches this trainer fetches ahead."""
 OTHERS = [*AHEAD, changing.group, changing.weights]
@@ -42,17 +48,12 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-def _drawn(change: str) -> int:
-    """Return a step behind the change."""
-    return random.Random(change).randrange(CHANGED_AT + 1, LENGTH)  # noqa: S311 - a test's own
-
-
 @pytest.mark.parametrize("change", [each.__name__ for each in KEPT if each not in OTHERS])
 def test_a_change_in_training_outlives_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
     """Bit for bit the training that is not killed, at a step that is drawn, behind the change."""
-    killed_again_and_again(process, tmp_path, FIELDS, [before(_drawn(change))], change=change)
+    killed_behind_its_change(process, tmp_path, FIELDS, change, BEHIND)
 
 
 @pytest.mark.parametrize("change", [each.__name__ for each in AHEAD])
@@ -69,7 +70,4 @@ def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
     """By its name, at the first checkpoint that would not have it."""
-    with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(change=change) == 1
-        assert SAID[change] in runs.refusal()
-        assert [it.steps_completed for it in runs.agent.of(Stored)][-1] == CHANGED_AT - 1
+    refused_for_its_change(process, tmp_path, FIELDS, change, said=SAID[change], step=CHANGED_AT)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from support.framework_trials import (
+    PUBLIC,
+    configured,
     needs,
     refused_where_untested,
     resumed_by_public_interfaces,
@@ -32,8 +34,7 @@ def test_a_trial_that_is_complete_trains_nothing_again(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """Its weights are those that it had."""
-    config = FIELDS["config"] | {"reproducibility": {"exact": False}}
-    with trial(process, tmp_path, **FIELDS | {"config": config}) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, **PUBLIC)) as runs:
         assert runs.train() == 0
         before_it = runs.results()[0]["model"]
         said = len(runs.agent.reports("training"))

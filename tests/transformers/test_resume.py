@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from support.framework_trials import goes_on_by_itself, killed_again_and_again, needs, trial
+from support.framework_trials import (
+    DETERMINISTIC,
+    configured,
+    goes_on_by_itself,
+    killed_again_and_again,
+    needs,
+    trial,
+)
 from support.frameworks.transformers_fields import FIELDS
 from support.fuse import before, out
 
@@ -61,8 +68,7 @@ def test_several_validation_sets_are_one_validation(
 ) -> None:
     """Their metrics are reported together; what a script evaluates by itself is its own."""
     searcher = FIELDS["config"]["searcher"] | {"metric": "eval_b_loss"}
-    fields = FIELDS | {"config": FIELDS["config"] | {"searcher": searcher}}
-    with trial(process, tmp_path, **fields) as runs:
+    with trial(process, tmp_path, **configured(FIELDS, searcher=searcher)) as runs:
         assert runs.train(names=["a", "b"], beside=True) == 0
         found = runs.curve("validation")
     assert list(found) == [6, 12]
@@ -117,8 +123,7 @@ def test_what_torch_is_asked_for_is_all_of_it(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     """CuBLAS is, too; and a script that switches it off again is told so."""
-    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
-    with trial(process, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+    with trial(process, tmp_path, **configured(FIELDS | {"length": 1}, **DETERMINISTIC)) as runs:
         assert runs.train(notes=True, loose=True) == 0
         [result] = runs.results()
         assert result["cublas"] == ":4096:8"

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from support.framework_trials import killed_again_and_again, needs, trial
+from support.framework_trials import (
+    configured,
+    killed_again_and_again,
+    needs,
+    trial,
+)
 from support.frameworks.transformers_fields import FIELDS
 from support.fuse import before
 
@@ -50,11 +55,10 @@ def test_no_kill_shows_where_a_stream_ends_between_two_steps(
 
     Of six batches each pass makes one step of four, so the kills fall into passes two and three.
     """
-    config = FIELDS["config"] | {"min_checkpoint_period": {"epochs": 1}}
     outcome = killed_again_and_again(
         process,
         tmp_path,
-        FIELDS | {"length": 3, "config": config},
+        configured(FIELDS | {"length": 3}, min_checkpoint_period={"epochs": 1}),
         [before(2), before(3)],
         stream=True,
         accumulate=4,

@@ -25,6 +25,7 @@ from rung import torch as rt
 from rung.core.ipc.protocol import Stored
 from rung.torch.checkpoint.completeness import IncompleteCheckpoint
 from rung.training.errors import NotResumable
+from support.frameworks.changing import warming
 from support.trials.story import CONFIG, finish
 
 from ..conftest import Start  # noqa: TID252 - of the folder above
@@ -97,18 +98,6 @@ def steep(value: torch.Tensor) -> torch.Tensor:
 def scaled(value: torch.Tensor, by: float) -> torch.Tensor:
     """Return a third."""
     return by * value.mean()
-
-
-def warming() -> Callable[[], float]:
-    """Return a function that counts how often it is called."""
-    calls = 0
-
-    def factor() -> float:
-        nonlocal calls
-        calls += 1
-        return calls / (calls + 2)
-
-    return factor
 
 
 class Level(Dataset[torch.Tensor]):
