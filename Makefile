@@ -141,16 +141,16 @@ soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 	$(MAKE) test-horovod
 
 # Speeds, each as a ratio against a named peer or limit, and a table of the figures that have aims.
-# BENCH="scheduler show" runs these alone. It fails behind the table where a script missed an aim.
-BENCH := $(filter-out figures,$(basename $(notdir $(wildcard benchmarks/*.py))))
+# BENCH="search.scheduler gateway.show" runs these alone. It fails behind the table where a script missed an aim.
+BENCH := $(subst /,.,$(patsubst benchmarks/%.py,%,$(filter-out %/sitecustomize.py,$(wildcard benchmarks/*/*.py))))
 bench: export RUNG_FIGURES := $(CURDIR)/$(VENV)/figures.jsonl
 bench: $(DEV)
 	$(INSTALL) --group bench
 	: > $(RUNG_FIGURES)
 	failed=; for name in $(BENCH); do \
-	  echo "== $$name"; $(BIN)/python benchmarks/$$name.py || failed="$$failed $$name"; \
+	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; \
 	done; \
-	$(BIN)/python benchmarks/figures.py $(RUNG_FIGURES); \
+	$(BIN)/python -m benchmarks.figures $(RUNG_FIGURES); \
 	test -z "$$failed" || { echo "Missed an aim, or failed:$$failed"; exit 1; }
 
 # The documents that are made from the code.

@@ -3,7 +3,7 @@
 Each script reports its figures with `figure`. Where the environment variable RUNG_FIGURES names a
 file, they are appended to it, one line of JSON each.
 
-    python benchmarks/figures.py FILE
+    python -m benchmarks.figures FILE
 """
 
 import os

@@ -4,7 +4,7 @@ Simulated searches of all methods on four slots, alone and beside another one, a
 event by event, and estimates on the way are compared with the time that was left. They are small,
 so which trials turn out well decides how long they take, and the estimates of one search err
 together: they are judged over six seeds, and over the methods.
-`benchmarks/time_left.py` measures real ones.
+`benchmarks/search/time_left.py` measures real ones.
 """
 
 import statistics
