@@ -151,7 +151,7 @@ async def test_of_an_experiment_that_ends(world: World, client: Client) -> None:
     await _known(world)
     await _shown(client)
     await world.write(KillRequested(experiment_id=EXPERIMENT))
-    ending = await until(lambda: _set(client, priority=1), lambda answer: answer.status != 202)
+    ending = await until(lambda: _set(client, priority=1), lambda answer: answer.status != 200)
     assert (ending.status, ending.kind) == (409, "ending")
 
 

@@ -1,5 +1,6 @@
 """What a Transformers trial draws for its data is the same wherever it was killed."""
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -28,6 +29,23 @@ def test_workers_that_outlive_an_epoch_draw_anew_in_the_next(
     """
     lasting = {"dataloader_persistent_workers": True}
     killed_again_and_again(process, tmp_path, FIELDS, TWICE, workers=1, arguments=lasting)
+
+
+def test_an_epoch_goes_on_with_another_number_of_workers(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """As `os.cpu_count() // n` on another machine: a record's noise follows from its index.
+
+    That of a validation, too.
+    """
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train(workers=1) == 0
+        expected = runs.outcome()
+    for after in (2, 0):
+        with trial(process, tmp_path / str(after), **FIELDS) as runs:
+            assert runs.train(TWICE[0], workers=1) == -signal.SIGKILL
+            assert runs.train(workers=after) == 0
+            assert runs.outcome() == expected
 
 
 def test_a_script_makes_its_loader_from_its_own_data(

@@ -111,15 +111,16 @@ def seed_data(trainer: Any, seeds: Seeds) -> None:
 
 
 def seed_evaluations(trainer: Any, seed: int, moment: Callable[[], int]) -> None:
-    """Have validation data fetched so, too, where workers remember what they drew before.
+    """Have validation data fetched so, too.
+
+    Then what they draw depends neither on the number of workers, nor on what those drew before,
+    and what training draws not on how often it is validated.
 
     Args:
         trainer: whose loaders they are.
         seed: the trial's.
         moment: how many batches are trained; it takes the epoch's place.
     """
-    if not trainer.args.dataloader_persistent_workers:
-        return
     original = trainer.get_eval_dataloader
     seeds = Seeds(derive(seed, Domain.EVALUATION))
 
