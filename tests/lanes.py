@@ -25,6 +25,8 @@ from xml.etree import ElementTree as ET
 
 FLAKY_MAX = 3
 """Tests of a run that may fail once; with one more the run has failed."""
+_SLOWEST = ("--durations=15", "--durations-min=5")
+"""How many of a lane's tests are listed with their times: those that take so many seconds."""
 _BARE = ("setup", "check", "sim")
 """Lanes whose targets are not named `test-LANE`."""
 _TESTS_FAILED = 1
@@ -76,7 +78,7 @@ def run_pytest(command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         report, cache = Path(folder) / "report.xml", Path(folder) / "cache"
         command = [*command, "-o", f"cache_dir={cache}", "-o", "junit_family=xunit1"]
-        code = subprocess.call([*command, f"--junitxml={report}"])
+        code = subprocess.call([*command, f"--junitxml={report}", *_SLOWEST])
         if code != _TESTS_FAILED or os.environ.get("RUNG_REPEAT") == "0":
             return code
         failed = list(_failures(report))
