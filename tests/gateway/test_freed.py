@@ -18,7 +18,7 @@ from rung.events.trial import TrialClosed, TrialValidated
 from rung.gateway.projections.experiment import Experiment
 from rung.gateway.projections.experiment_fold import evolve
 from rung.gateway.routes.changes.deletion import superfluous
-from rung.runtime.processor.image import is_new_fact
+from rung.ledger.effective import is_new_fact
 from support.gateway.scenario import EXPERIMENT, History, play
 from support.runtime.bare import Bare
 

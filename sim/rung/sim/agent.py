@@ -30,7 +30,7 @@ from rung.events.trial import (
     TrialStarted,
     TrialValidated,
 )
-from rung.sim.world import Effective, World
+from rung.sim.world import Counted, World
 from rung.storage import checkpoint_prefix
 from rung.storage.checkpoint.manifest import MANIFEST
 
@@ -90,7 +90,7 @@ class Agent:
         self._join()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
-            effective = Effective()
+            effective = Counted()
             async for records in self._world.follow(topic.PLACEMENTS, position):
                 for event in effective(records):
                     if self._is_up:

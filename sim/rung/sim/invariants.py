@@ -49,7 +49,7 @@ from rung.scheduler.state import State as PoolState
 from rung.searcher.processor import Searcher
 from rung.searcher.state import State as SearchState
 from rung.sim.poison import is_junk
-from rung.sim.world import EVERYTHING, Effective, World
+from rung.sim.world import EVERYTHING, Counted, World
 from rung.storage import checkpoint_prefix
 
 _QUERIES: Final = {
@@ -90,7 +90,7 @@ async def check_at_rest(world: World, folder: Path) -> None:
 
 async def _check_dead_letters(world: World) -> None:
     """Only what no release can decode is a dead letter, of the gateway; all of it is one."""
-    dead = Effective()(await world.records(topic.DEADLETTER))
+    dead = Counted()(await world.records(topic.DEADLETTER))
     found = {
         (data.topic, data.position)
         for event in dead
@@ -143,8 +143,8 @@ async def _check_checkpoints(world: World) -> None:
     All are of an experiment that was deleted. Of a request about an experiment that has ended, a
     repetition is decided again.
     """
-    facts = Effective()(await world.records(topic.EXPERIMENTS))
-    decisions = Effective()(await world.records(topic.RETIREMENTS))
+    facts = Counted()(await world.records(topic.EXPERIMENTS))
+    decisions = Counted()(await world.records(topic.RETIREMENTS))
     owner = {
         data.checkpoint_id: data.experiment_id
         for event in facts
@@ -178,7 +178,7 @@ async def _check_checkpoints(world: World) -> None:
 
 async def _check_results(world: World) -> None:
     """A completed trial has a result, a completed experiment a trial with one."""
-    facts = Effective()(await world.records(topic.EXPERIMENTS))
+    facts = Counted()(await world.records(topic.EXPERIMENTS))
     with_result = {
         data.trial_id
         for event in facts
@@ -187,7 +187,7 @@ async def _check_results(world: World) -> None:
     }
     with_any = {trial_id.rpartition(".")[0] for trial_id in with_result}
     closed: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for event in Effective()(await world.records(topic.SEARCHES)):
+    for event in Counted()(await world.records(topic.SEARCHES)):
         if isinstance(event.data, TrialClosed):
             state, trial_id = event.data.state, event.data.trial_id
             closed[event.data.experiment_id][state] += 1
@@ -206,7 +206,7 @@ async def _check_limits(world: World, folder: Path) -> None:
         query = "SELECT experiment, sum(slot_ms) FROM used GROUP BY experiment"
         used = dict[str, int](db.execute(query).fetchall())
     reached = set[str]()
-    for event in Effective()(await world.records(topic.SEARCHES)):
+    for event in Counted()(await world.records(topic.SEARCHES)):
         match event.data:
             case LimitReached() as data:
                 assert data.experiment_id not in reached, f"{data} again"
@@ -310,7 +310,7 @@ async def _check_directory(world: World) -> None:
     if fold.stuck:
         return
     directory = Directory()
-    for event in Effective()([*await world.records(topic.DIRECTORY), *decided]):
+    for event in Counted()([*await world.records(topic.DIRECTORY), *decided]):
         assert isinstance(event.data, DirectoryChanged | ChangeRefused)
         directory.fold(event.data)
     expected = fold.state(DIRECTORY) or directory.state

@@ -14,7 +14,7 @@ from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyRe
 from rung.events.topic import FACTS_OF
 from rung.sim.poison import droppable_fact, is_droppable
 from rung.sim.process import Process
-from rung.sim.world import EVERYTHING, Effective, World
+from rung.sim.world import EVERYTHING, Counted, World
 
 _ORIGIN: Final = "gateway/operator"
 _ACTS_MS_MAX: Final = 1_000
@@ -40,7 +40,7 @@ class Operator:
         self._world = world
         self._services = services
         self._experiment_id = experiment_id
-        self._effective = Effective()
+        self._effective = Counted()
         self._positions = dict.fromkeys((it.decisions for it in PROCESSORS), 0)
         self._open: dict[tuple[str, str], Event] = {}
         self._all: list[Event] = []

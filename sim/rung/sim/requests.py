@@ -29,7 +29,7 @@ from rung.events.experiment import (
 from rung.events.installation import LEVEL
 from rung.events.trial import TrialKillRequested, TrialRequested, trial_id_of
 from rung.sim.company import Company
-from rung.sim.world import Effective, World
+from rung.sim.world import Counted, World
 
 _ORIGIN: Final = "gateway/sim"
 _MOMENT_MS_MAX: Final = 2_000
@@ -88,7 +88,7 @@ async def _change(world: World, experiment_id: str) -> None:
     found = [
         event
         for name in (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
-        for event in Effective()(await world.records(name))
+        for event in Counted()(await world.records(name))
         if event.key == experiment_id
     ]
     possible = [*_of_search(world, experiment_id, found), *_of_store(world, experiment_id, found)]

@@ -35,7 +35,7 @@ from rung.sim.operators import Operator
 from rung.sim.poison import is_junk
 from rung.sim.process import Killed, processes
 from rung.sim.requests import AREA, ELSEWHERE, plan_changes, plan_directory, plan_pauses
-from rung.sim.world import EVERYTHING, Effective, Faults, World
+from rung.sim.world import EVERYTHING, Counted, Faults, World
 from rung.storage.checkpoint.manifest import MANIFEST
 
 EXPERIMENT: Final = "simulate"
@@ -175,7 +175,7 @@ async def ended(world: World, searches: int) -> int:
         AssertionError: they do not end.
     """
     position, found, begun_ms = 0, 0, world.now_ms
-    effective = Effective()
+    effective = Counted()
     while found < searches:
         await asyncio.sleep(_LOOK_S)
         assert world.now_ms - begun_ms < _MS_MAX, f"{found} of {searches} searches ended in time"
@@ -246,7 +246,7 @@ async def outcome(world: World, ended_ms: int) -> Outcome:
     ended: dict[str, str] = {}
     changes: dict[tuple[str, int], int] = {}
     changed: Counter[str] = Counter()
-    for event in Effective()(await world.records(topic.SEARCHES)):
+    for event in Counted()(await world.records(topic.SEARCHES)):
         match event.data:
             case TrialRequested() as data:
                 assert data.trial_id not in trials, f"{data.trial_id} was requested twice"
@@ -267,7 +267,7 @@ async def outcome(world: World, ended_ms: int) -> Outcome:
                 ended[data.experiment_id] = data.state
     assert all("state" in trial for trial in trials.values()), "a trial was left open"
     _take_validations(await world.records(topic.EXPERIMENTS), trials, changes)
-    placements = Effective()(await world.records(topic.PLACEMENTS))
+    placements = Counted()(await world.records(topic.PLACEMENTS))
     return Outcome(
         state=" ".join(dict.fromkeys(ended.values())),
         trials=trials,

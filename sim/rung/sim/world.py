@@ -16,8 +16,8 @@ from rung.backoff import CHANCE
 from rung.events import Event, Payload, decode, fact
 from rung.events.topic import DECISIONS
 from rung.ledger import Draft, MemoryLedger, Record
+from rung.ledger.effective import Effective
 from rung.runtime.fact_writer import CLOCK, now
-from rung.runtime.processor.image import is_new_fact
 from rung.sim.objects import MemoryStore
 from rung.sim.poison import FAULTY, MENDED, damaged, is_junk
 
@@ -59,27 +59,15 @@ class Faults(Struct, frozen=True, kw_only=True):
     """A record lies beside a fact that no release can decode, or a release raises on an event."""
 
 
-class Effective:
-    """Tells records that count from repetitions and from decisions that were written late."""
-
-    def __init__(self) -> None:
-        self._causes: dict[tuple[str, str], tuple[int, int]] = {}
-        self._marks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+class Counted(Effective):
+    """Reads the records of a stream that count."""
 
     def __call__(self, records: Iterable[Record]) -> list[Event]:
-        """Return the events of a stream's next records that are no repetitions."""
-        events = [(record, decode(record.value)) for record in records if not is_junk(record)]
-        return [event for record, event in events if self._counts(record, event)]
-
-    def _counts(self, record: Record, event: Event) -> bool:
-        place = record.topic, record.key
-        if event.causeposition is None:
-            return is_new_fact(event, self._marks[place])
-        cause = event.causeposition, event.causeindex or 0
-        if cause <= self._causes.get(place, (-1, -1)):
-            return False
-        self._causes[place] = cause
-        return True
+        """Return the events of the next records that count; what cannot be decoded does not."""
+        events = [
+            (record.topic, decode(record.value)) for record in records if not is_junk(record)
+        ]
+        return [event for topic, event in events if self.is_new(topic, event)]
 
 
 class World:

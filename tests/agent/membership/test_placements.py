@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from msgspec import structs
+
 from rung.agent.membership.placements import Placement, Placements
-from rung.events import Event, LedgerRefused, decision, fact
+from rung.events import Event, LedgerRefused, decision, encode, fact, topic
 from rung.events.allocation import AllocationSignaled, JoinRefused
 from rung.events.trial import RunWithdrawn
 from rung.ledger import Draft, MemoryLedger, Record
@@ -98,3 +100,24 @@ async def test_other_pools_have_causes_of_their_own() -> None:
 async def test_what_was_there_before_the_agent_joined_is_not_obeyed() -> None:
     """Grants follow the join that offers the slots, so nothing before it is for this life."""
     assert await _obeyed([_signal(1)], [_signal(2)]) == ["k3v9x2ab.2.0"]
+
+
+async def test_a_record_that_names_no_cause_is_no_decision() -> None:
+    """It is passed over, and what follows is obeyed."""
+    ledger = MemoryLedger(partitions=1)
+    nameless = structs.replace(_signal(3), cause=None, causeposition=None, causeindex=None)
+    foreign = Draft(topic.PLACEMENTS, POOL, encode(nameless))
+    obeyed: list[Placement] = []
+    end = asyncio.Event()
+
+    def obey(placement: Placement) -> None:
+        obeyed.append(placement)
+        if placement == _signal(4).data:
+            end.set()
+
+    await ledger.append([Draft.of(_signal(2)), foreign, Draft.of(_signal(4))])
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(Placements(ledger, POOL, obey).follow())
+        await end.wait()
+        following.cancel()
+    assert obeyed == [_signal(2).data, _signal(4).data]

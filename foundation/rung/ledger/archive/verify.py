@@ -18,7 +18,7 @@ from rung.ledger.archive.index import Hole, Index, holes, read_index, resolve_le
 from rung.ledger.archive.reader import DECIDED, fetch_segment, read_segment
 from rung.ledger.archive.segment import Header, Segment
 from rung.ledger.archive.signed import read_end
-from rung.ledger.export.format import cause_of
+from rung.ledger.export.format import fact_of
 from rung.storage import ObjectStore
 
 Kind = Literal["damaged", "chain", "missing", "differs", "strange"]
@@ -172,7 +172,7 @@ class _Chain:
 
     def _note_causes(self, records: Sequence[Record]) -> None:
         if self._topic in FACTS_OF:
-            causes = (cause_of(record.value) for record in records)
+            causes = (fact_of(record.value) for record in records)
             self._cause = max(self._cause, *causes)
 
     def _compare(self, one: Segment, other: Segment, records: Sequence[Record]) -> None:

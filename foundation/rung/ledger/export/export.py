@@ -24,9 +24,9 @@ from rung.ledger.export.format import (
     VERSION,
     End,
     Header,
-    cause_of,
     drop_in,
     end_message,
+    fact_of,
     line_of,
 )
 from rung.ledger.export.importer import Imported, Undone, import_
@@ -201,7 +201,7 @@ async def _merged(
         yield fact
         for index, stream in enumerate(decisions):
             head = heads[index]
-            while head is not None and cause_of(head.value) <= fact.position:
+            while head is not None and fact_of(head.value) <= fact.position:
                 yield head
                 head = await anext(stream, None)
             heads[index] = head

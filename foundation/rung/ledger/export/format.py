@@ -228,7 +228,7 @@ def _parse(line: Line) -> Parsed:
     return Parsed(line.topic, line.partition, line.position, line.key, value, event)
 
 
-def cause_of(value: bytes) -> int:
+def fact_of(value: bytes) -> int:
     """Return the position of a decision's fact, -1 where it cannot be read."""
     try:
         return _cause_decoder.decode(value).causeposition

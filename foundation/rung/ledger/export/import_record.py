@@ -22,13 +22,13 @@ from rung.events.ledger_import import (
     ImportStarted,
 )
 from rung.events.topic import FACTS_OF
+from rung.ledger.effective import Cause, is_new_decision
 from rung.ledger.port import Draft, Ledger, Record, read_all
 
 _SOURCE: Final = "/rung/import"
 _KEYS_MAX: Final = 1_000
 """Of one event: some 200 KB."""
 _OF_IMPORTS: Final = (ImportStarted, ImportKeysListed, ImportCompleted)
-_NO_CAUSE: Final = (-1, -1)
 
 
 class Import(Struct, kw_only=True):
@@ -181,16 +181,17 @@ class KeyDigests:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[int, bytes, tuple[int, int]]] = {}
+        self._known: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._causes: dict[tuple[str, str], Cause] = {}
 
     def add(self, name: str, key: str, value: bytes) -> None:
         """Add the next decision of a key."""
-        count, digest, last = self._known.get((name, key), (0, b"", _NO_CAUSE))
+        place = name, key
         lasting, cause = _invariant(value)
-        if cause is not None and cause <= last:
+        if cause is not None and not is_new_decision(cause, self._causes, place):
             return
-        digest = hashlib.sha256(digest + lasting).digest()
-        self._known[name, key] = (count + 1, digest, cause or last)
+        count, digest = self._known.get(place, (0, b""))
+        self._known[place] = (count + 1, hashlib.sha256(digest + lasting).digest())
 
     def count(self, name: str, key: str) -> int:
         """Return the number of decisions of a key."""
@@ -204,7 +205,7 @@ class KeyDigests:
         """Return all keys with their counts and digests, in order."""
         return [
             ImportedKey(topic=name, key=key, records=count, digest=digest.hex())
-            for (name, key), (count, digest, _) in sorted(self._known.items())
+            for (name, key), (count, digest) in sorted(self._known.items())
         ]
 
 
@@ -212,7 +213,7 @@ DECIDED: Final = tuple(FACTS_OF)
 """Topics of which `KeyDigests` are made."""
 
 
-def _invariant(value: bytes) -> tuple[bytes, tuple[int, int] | None]:
+def _invariant(value: bytes) -> tuple[bytes, Cause | None]:
     """Return the fields of a decision that are equal in all ledgers, and its cause and index."""
     try:
         event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])

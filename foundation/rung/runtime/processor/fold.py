@@ -51,10 +51,11 @@ from rung.events.codec import PAYLOADS, decode_handled
 from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.envelope import level_of
 from rung.ledger import Record
+from rung.ledger.effective import NO_CAUSE, Cause, cause_of
 from rung.runtime.fact_writer import now
-from rung.runtime.processor.image import NO_CAUSE, Cause, Image, KeyFold, Parked, Stuck
+from rung.runtime.processor.image import Image, KeyFold, Parked, Stuck
 from rung.runtime.processor.processor import Processor, Reopening, S, types_of
-from rung.runtime.processor.recorded import Recorded, cause_of
+from rung.runtime.processor.recorded import Recorded
 
 _REASON_MAX: Final = 2_000
 _VALUE_MAX: Final = 4_096

@@ -1,30 +1,16 @@
 """What the fold of a partition knows: of each key, and of all of them as a snapshot has it."""
 
-from collections.abc import MutableMapping
 from typing import Final, Generic
 
 from msgspec import Struct, field
 
 from rung.events import Event, Payload
 from rung.events.envelope import experiment_of
+from rung.ledger.effective import NO_CAUSE, Cause, is_new_fact
 from rung.runtime.processor.processor import S
 
-Cause = tuple[int, int]
-"""Position of a fact, and which of its decisions it is."""
-
-NO_CAUSE: Final = (-1, -1)
 _TRACES_MAX: Final = 1_000
 """Experiments whose traces a key keeps; the oldest is removed first."""
-
-
-def is_new_fact(fact: Event, marks: MutableMapping[str, int]) -> bool:
-    """Return whether a fact is no repetition; move the mark of its origin."""
-    if fact.origin is None or fact.sequence is None:
-        return True
-    if fact.sequence <= marks.get(fact.origin, -1):
-        return False
-    marks[fact.origin] = fact.sequence
-    return True
 
 
 class Stuck(Struct):

@@ -13,7 +13,7 @@ from rung.events import Event, decode_from
 from rung.events.codec import decode_head
 from rung.events.topic import TOPICS
 from rung.ledger import Record
-from rung.runtime.processor.image import Cause
+from rung.ledger.effective import Cause, cause_of
 
 
 class Recorded:
@@ -145,13 +145,4 @@ def _cause_on_record(record: Record) -> Cause:
     if head.causeposition is None or head.causeindex is None:
         assert TOPICS[record.topic].holds == "decisions", record
         decode_from(record.topic, record.value)
-    assert head.causeposition is not None, record
-    assert head.causeindex is not None, record
-    return head.causeposition, head.causeindex
-
-
-def cause_of(event: Event) -> Cause:
-    """Return the cause of a decision."""
-    assert event.causeposition is not None, event
-    assert event.causeindex is not None, event
-    return event.causeposition, event.causeindex
+    return cause_of(head)

@@ -28,8 +28,8 @@ from msgspec import Struct, field
 from rung.events import Event, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.ledger import Record
+from rung.ledger.effective import Cause, cause_of, is_new_decision, is_new_fact
 from rung.runtime.processor.fold import Rejected
-from rung.runtime.processor.image import is_new_fact
 from rung.runtime.processor.processor import types_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import is_of_the_world, transaction
@@ -51,7 +51,7 @@ class _Known(Struct, array_like=True):
     """
 
     starts: dict[str, int]
-    causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    causes: dict[str, Cause] = field(default_factory=dict[str, Cause])
 
 
 _known_decoder: Final = msgspec.msgpack.Decoder(_Known)
@@ -219,10 +219,8 @@ class Merge:
         key = record.key
         known = self._keys.get(key) or self._load(record)
         if event.causeposition is not None:
-            cause = event.causeposition, event.causeindex or 0
-            if cause <= known.causes.get(record.topic, (-1, -1)):
+            if not is_new_decision(cause_of(event), known.causes, record.topic):
                 return False
-            known.causes[record.topic] = cause
             self._changed_keys[key] = None
             return True
         if event.origin is None:

@@ -30,6 +30,7 @@ from msgspec import Struct, field
 from rung.backoff import Backoff
 from rung.events import Event, LedgerError, Payload, RungError, UndecodableEvent, decode_from
 from rung.ledger import Draft, Ledger, Record
+from rung.ledger.effective import Cause, cause_of, is_new_decision
 from rung.runtime import tracing
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.checksum import with_checksum, without_checksum
@@ -193,7 +194,7 @@ class _Acting(Consumer):
 class _Image(Struct):
     position: int = 0
     """Behind the last event that was noted."""
-    causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    causes: dict[str, Cause] = field(default_factory=dict[str, Cause])
     postponed: list[int] = field(default_factory=list[int])
     """Positions of refused events, which are retried."""
 
@@ -250,13 +251,9 @@ class _Seen:
     def is_new(self, position: int, event: Event) -> bool:
         """Note the event at a position; return whether it is one that readers do not ignore."""
         self._image.position = position + 1
-        if event.causeposition is None or event.causeindex is None:  # a fact
+        if event.causeposition is None:
             return True
-        cause = (event.causeposition, event.causeindex)
-        if cause <= self._image.causes.get(event.key, (-1, -1)):
-            return False
-        self._image.causes[event.key] = cause
-        return True
+        return is_new_decision(cause_of(event), self._image.causes, event.key)
 
     async def save(self) -> None:
         """Save now and then, and at once where postponed events changed.

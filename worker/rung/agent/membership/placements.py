@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from rung.events import Event, LedgerError, UndecodableEvent, decode, partition_of, topic
+from rung.events import LedgerError, UndecodableEvent, decode_from, partition_of, topic
 from rung.events.allocation import (
     AllocationDropped,
     AllocationGranted,
@@ -15,6 +15,7 @@ from rung.events.allocation import (
     JoinRefused,
 )
 from rung.ledger import Ledger, Record
+from rung.ledger.effective import NO_CAUSE, cause_of, is_new_decision
 from rung.runtime import tracing
 from rung.runtime.retry import supervise
 
@@ -36,17 +37,17 @@ class Placements:
         self._handle = handle
         self._partition = partition_of(pool, ledger.partitions(topic.PLACEMENTS))
         self._position = 0
-        self._last_cause = (-1, -1)
+        self._causes = {pool: NO_CAUSE}
 
     @property
     def mark(self) -> str:
         """The position after the last decision, for the next session of the agent."""
-        return " ".join(map(str, (self._position, *self._last_cause)))
+        return " ".join(map(str, (self._position, *self._causes[self._pool])))
 
     @property
     def cause(self) -> int:
         """The position, in the pool's facts, of the cause of the decision at hand."""
-        return max(self._last_cause[0], 0)
+        return max(self._causes[self._pool][0], 0)
 
     def resume_at(self, mark: str) -> None:
         """Follow from the position of an earlier session of the agent.
@@ -55,7 +56,7 @@ class Placements:
         """
         self._position, *cause = map(int, mark.split())
         if cause:
-            self._last_cause = (cause[0], cause[1])
+            self._causes[self._pool] = (cause[0], cause[1])
 
     async def seek_to_end(self) -> None:
         """Start behind the decisions that are on record already."""
@@ -83,21 +84,11 @@ class Placements:
 
     def _take(self, record: Record) -> None:
         try:
-            event = decode(record.value)
+            event = decode_from(topic.PLACEMENTS, record.value)
         except UndecodableEvent as error:
             _log.error("cannot read a placement", position=record.position, error=str(error))
             return
-        if event.key == self._pool and not self._is_repeated(event):
+        if event.key == self._pool and is_new_decision(cause_of(event), self._causes, event.key):
             assert isinstance(event.data, Placement), event
             with tracing.following(event.traceparent):
                 self._handle(event.data)
-
-    def _is_repeated(self, event: Event) -> bool:
-        """Return whether a decision was read before: it may be appended twice."""
-        if event.causeposition is None or event.causeindex is None:
-            return False
-        cause = (event.causeposition, event.causeindex)
-        if cause <= self._last_cause:
-            return True
-        self._last_cause = cause
-        return False

@@ -22,6 +22,7 @@ from rung.gateway.directory.processor import DirectoryProcessor, evolve_decision
 from rung.gateway.directory.state import Assignment, State, Token, User
 from rung.gateway.identity.principal import ROOT, Principal
 from rung.ledger import Ledger, Record
+from rung.ledger.effective import NO_CAUSE, cause_of, is_new_decision
 from rung.runtime.processor.snapshot import Snapshots
 from rung.runtime.retry import supervise
 
@@ -71,7 +72,7 @@ class Directory:
         self.position = 0
         """Behind the last decision folded, on the directory's partition of the decisions."""
         self._ledger = ledger
-        self._cause = (-1, -1)
+        self._causes = {DIRECTORY: NO_CAUSE}
         self._answers: dict[str, DirectoryChanged | ChangeRefused] = {}
         self._rights: dict[tuple[str, str | None], frozenset[str]] = {}
         self._held: dict[str, list[Assignment]] | None = None
@@ -239,7 +240,8 @@ class Directory:
         known = image.keys.get(DIRECTORY)
         self.position = await ledger.start(topic.DIRECTORY, self.partition)
         if known is not None and known.state is not None and image.decisions >= self.position:
-            self.state, self._cause, self.position = known.state, known.cause, image.decisions
+            self.state, self.position = known.state, image.decisions
+            self._causes[DIRECTORY] = known.cause
 
     def _take(self, record: Record) -> None:
         """Fold a record, unless it is no decision or repeats one."""
@@ -259,10 +261,8 @@ class Directory:
             return None
         if event is None or event.causeposition is None:
             return None
-        cause = event.causeposition, event.causeindex or 0
-        if cause <= self._cause:
+        if not is_new_decision(cause_of(event), self._causes, record.key):
             return None
-        self._cause = cause
         assert isinstance(event.data, DirectoryChanged | ChangeRefused)
         return event.data
 
