@@ -61,14 +61,14 @@ class _Letters(NamedTuple):
     open: int
 
 
-def _folded(*data: Any) -> _Letters:
+def _folded(*data: Any, before: tuple[str, str] | None = None) -> _Letters:
     projection = DeadLetterProjection()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         prepare(db, projection, "ledger")
         for each in data:
             event = Event(id="i", source="s", subject="s", time="t", data=each)
             projection.evolve(db, each.topic, each if isinstance(each, Event) else event)
-        return _Letters({it.id: it for it in read_dead_letters(db)}, count_open(db))
+        return _Letters({it.id: it for it in read_dead_letters(db, before=before)}, count_open(db))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,19 @@ def test_the_newest_come_first() -> None:
     found = _folded(*many[:3], _message(MessageTaken, position=2), *many[3:])
 
     assert [it.position for it in found.letters.values()] == [4, 3, 2, 1, 0]
-    assert [it.number for it in found.letters.values()] == [4, 3, 2, 1, 0]
     assert found.open == 4
+
+
+def test_pages_are_the_same_in_all_replicas() -> None:
+    """However they interleaved the topics: the place in the list is made of what is on record."""
+    one, other = [_stopped(7, 7), _stopped(8, 8)], [_rejected(position=1), _rejected(position=2)]
+    orders = [[*one, *other], [*other, *one], [one[0], *other, one[1]]]
+    seen = [_folded(*order).letters for order in orders]
+
+    assert [[*it] for it in seen] == [[*seen[0]]] * 3
+    assert [[*it.values()] for it in seen] == [[*seen[0].values()]] * 3
+    first, *rest = seen[0].values()
+    assert [*_folded(*orders[1], before=(first.at, first.id)).letters.values()] == rest
 
 
 async def _asked(world: World) -> list[Any]:

@@ -57,9 +57,6 @@ _QUERIES: Final = {
     "checkpoints": "SELECT experiment, id, body FROM checkpoints ORDER BY experiment, number",
     # A state that all trials left says no more than one that none ever was in.
     "trial_counts": "SELECT * FROM trial_counts WHERE trials > 0 ORDER BY state",
-    # They are numbered as they come, on topics of which none is ordered by another.
-    "letters": "SELECT id, at, topic, position, key, reader, reason, value, state, rejection,"
-    " answered FROM letters ORDER BY id",
 }
 """How tables are read of which not all is fixed by the ledger."""
 _Tables = dict[str, list[tuple[Any, ...]]]

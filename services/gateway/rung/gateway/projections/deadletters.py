@@ -36,19 +36,16 @@ _VALUE_LENGTH: Final = 4_096
 Request = MessageRetryRequested | MessageDropped | FactRetried | FactDropped
 DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
 _SETTLED: Final = frozenset({"dropped", "taken"})
-_FIELDS: Final = (
-    "number, at, topic, partition, position, key, reader, reason, value, state, rejection"
-)
+_FIELDS: Final = "at, topic, partition, position, key, reader, reason, value, state, rejection"
 _SCHEMA: Final = """
 CREATE TABLE letters (
     id TEXT PRIMARY KEY,
-    number INTEGER NOT NULL, at TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+    at TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
     position INTEGER NOT NULL, key TEXT NOT NULL, reader TEXT NOT NULL, reason TEXT NOT NULL,
     value TEXT NOT NULL, state TEXT NOT NULL, rejection TEXT, answered INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE INDEX letters_by_time ON letters (at, topic, number);
-CREATE INDEX letters_by_state ON letters (state, at, topic, number);
-CREATE INDEX letters_by_topic ON letters (topic, number);
+CREATE INDEX letters_by_time ON letters (at, id);
+CREATE INDEX letters_by_state ON letters (state, at, id);
 CREATE INDEX letters_by_rejection ON letters (rejection);
 CREATE INDEX letters_by_key ON letters (key, reader);
 CREATE TABLE asked (rejection TEXT PRIMARY KEY, what TEXT NOT NULL) WITHOUT ROWID;
@@ -57,9 +54,8 @@ CREATE TABLE requests (origin TEXT PRIMARY KEY, wish TEXT NOT NULL) WITHOUT ROWI
 
 
 class DeadLetter(Struct):
-    """One rejected message; `number` counts the rejections of its topic from 0."""
+    """One rejected message."""
 
-    number: int
     at: str
     topic: str
     partition: int
@@ -99,7 +95,7 @@ class DeadLetterProjection(Projection):
         | FactRetried
         | FactDropped
     )
-    version = 2
+    version = 3
     schema = _SCHEMA
 
     def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:  # noqa: ARG002 - the key is in the event
@@ -148,17 +144,14 @@ def request_text(data: Request) -> str:
 def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected | FactRejected) -> None:
     is_fact = isinstance(data, FactRejected)
     name = FACTS_OF[data.topic] if is_fact else data.topic
-    query = "SELECT coalesce(max(number) + 1, 0) FROM letters WHERE topic = ?"
-    (number,) = db.execute(query, (name,)).fetchone()
     db.execute(
-        f"INSERT INTO letters (id, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)"  # noqa: S608 - named above
-        " ON CONFLICT DO UPDATE SET number = excluded.number, at = excluded.at,"
+        f"INSERT INTO letters (id, {_FIELDS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'open', ?)"  # noqa: S608 - named above
+        " ON CONFLICT DO UPDATE SET at = excluded.at,"
         " reason = excluded.reason, value = excluded.value,"
         " rejection = excluded.rejection, answered = 0,"
         " state = CASE state WHEN 'dropped' THEN 'dropped' ELSE 'open' END",
         (
             id_of(data),
-            number,
             event.time,
             name,
             data.partition,
@@ -217,7 +210,7 @@ def read_dead_letters(
     db: sqlite3.Connection,
     state: DeadLetterState | None = None,
     *,
-    before: tuple[str, str, int] | None = None,
+    before: tuple[str, str] | None = None,
     limit: int = -1,
 ) -> list[DeadLetter]:
     """Return dead letters, the newest first.
@@ -225,14 +218,14 @@ def read_dead_letters(
     Args:
         db: with the tables.
         state: those in this state alone.
-        before: time, topic and number of the last one of the page before.
+        before: time and id of the last one of the page before.
         limit: so many at most, all if below 0.
     """
     rows = db.execute(
         f"SELECT {_FIELDS} FROM letters"  # noqa: S608 - named above
-        " WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR (at, topic, number) < (?2, ?3, ?4))"
-        " ORDER BY at DESC, topic DESC, number DESC LIMIT ?5",
-        (state, *(before or (None, None, None)), limit),
+        " WHERE (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR (at, id) < (?2, ?3))"
+        " ORDER BY at DESC, id DESC LIMIT ?4",
+        (state, *(before or (None, None)), limit),
     )
     return [DeadLetter(*row) for row in rows]
 

@@ -43,12 +43,12 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     """List messages that a reader could not take in, the newest first."""
     query = read_query(request, DeadLetterQuery)
     context = context_of(request)
-    before = read_cursor(query.cursor, (str, str, int))
+    before = read_cursor(query.cursor, (str, str))
     found = await context.models.read(
         DeadLetterProjection, read_dead_letters, query.state, before=before, limit=query.limit + 1
     )
     shown, more = found[: query.limit], len(found) > query.limit
-    cursor = write_cursor((shown[-1].at, shown[-1].topic, shown[-1].number)) if more else None
+    cursor = write_cursor((shown[-1].at, shown[-1].id)) if more else None
     items = [_told(context, letter) for letter in shown]
     count = await context.models.read(DeadLetterProjection, count_open)
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
