@@ -216,4 +216,4 @@ async def test_the_gateway_answers_with_a_problem(attack: Attack, tmp_path: Any)
                 assert answer.json["errors"]
             else:
                 assert answer.status == 200, answer
-        assert await world.all("deadletter") == []
+        assert (await client.get("/deadletters"))["items"] == []

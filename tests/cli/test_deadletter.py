@@ -12,7 +12,7 @@ from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.operations.components import READERS
 from rung.gateway.service import components as gateway
 from rung.runtime.relay import Relay
-from rung.runtime.service import Decider, Shared
+from rung.runtime.service import Decider
 from rung.runtime.sink.sink import Sink
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
@@ -58,15 +58,13 @@ def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
                 found[it.name, it.topic] = "relay"
             case Sink():
                 found[it.name, it.topic] = "sink"
-            case Shared():
-                found |= {(it.name, name): "projection" for name in it.folds}
             case _:
                 pass
-    found |= {("webhooks-directory", "experiments"): "projection"}
     found |= {("metrics", name): "sink" for name in ("metrics", "logs")}
     of_experiments = "experiments", "searches", "retirements"
-    shown = (*of_experiments, "pools", "placements", "requests", "directory", "deliveries")
-    found |= {("gateway", name): "projection" for name in shown}
+    shown = (*of_experiments, "pools", "placements", "requests", "directory")
+    more = "deliveries", "deadletter"
+    found |= {("gateway", name): "projection" for name in (*shown, *more)}
 
     assert found == READERS
 
@@ -92,7 +90,7 @@ def test_open_ones_are_listed(rung: Rung, server: Scripted) -> None:
     [
         (_letter(), ["stands still", "and then all of k3v9x2ab", "audits skip it, too"], []),
         (_letter(reader_kind="relay"), ["went on with the next", "processes the message now"], []),
-        (_letter(reader_kind="projection"), ["except the contents", "in a second file"], []),
+        (_letter(reader_kind="projection"), ["except the contents", "in another release"], []),
         (_letter(reader_kind=None), ["takes no requests"], ["retry", "drop"]),
         (_letter(state="dropped"), ["dropped"], ["retry", "stands still"]),
     ],

@@ -80,13 +80,13 @@ async def _write_everything(world: World, client: Client) -> None:
             partition=0,
             position=7,
             key="k",
-            reader="gateway",
+            reader="webhooks-experiments",
             reason="r",
             value="v",
         ),
     )
     await until(lambda: client.get("/deadletters"), lambda it: it["items"])
-    letter = "/deadletters/gateway/experiments/0/7"
+    letter = "/deadletters/webhooks-experiments/experiments/0/7"
     for path, body in (
         (f"/experiments/{made}/pause", None),
         (f"/experiments/{made}/resume", None),

@@ -1,16 +1,19 @@
 """Dead letters: what became of them, and what may be asked of their readers."""
 
+import asyncio
 import contextlib
 import itertools
 import sqlite3
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from msgspec import structs
 
 from gateway.conftest import World, until
-from rung.events import Event, decision, fact, topic
+from rung.events import Event, decision, encode, fact, topic
 from rung.events.deadletter import (
     FactDropped,
     FactRejected,
@@ -22,14 +25,16 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import PauseRequested
+from rung.events.upcast import UPCASTERS
 from rung.gateway.projections.deadletters import (
     DeadLetter,
     DeadLetterProjection,
     count_open,
     read_dead_letters,
 )
-from rung.ledger import Draft
+from rung.ledger import Draft, MemoryLedger
 from rung.runtime.projection.store import prepare
+from rung.storage import FolderStore
 from support.gateway.client import Client
 from support.gateway.scenario import EXPERIMENT
 
@@ -199,31 +204,90 @@ async def test_readers_that_take_no_requests_are_not_asked(
     assert await _asked(world) == []
 
 
-async def test_what_the_gateway_cannot_fold_is_tried_again_or_dropped(
-    world: World, client: Client
+class _ReadOnly(MemoryLedger):
+    """Takes no records about dead letters."""
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append, or never return."""
+        if drafts[0].topic == topic.DEADLETTER:
+            await asyncio.Event().wait()
+        return await super().append(drafts)
+
+
+async def test_what_the_gateway_cannot_fold_is_listed_until_it_is_dropped(
+    tmp_path: Path,
 ) -> None:
-    """A retry in vain opens the letter again; one that is dropped stays so."""
+    """One letter, of all projections together, without a word in the ledger."""
+    world = World(_ReadOnly(), FolderStore(tmp_path))
     await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")])
-    read = partial(client.get, "/deadletters")
-    (letter,) = (await until(read, lambda found: found["items"]))["items"]
-    path = f"/deadletters/{letter['id']}"
-    assert (letter["reader"], letter["reader_kind"]) == ("gateway", "projection")
-    asked = await client.call("POST", f"{path}/retry")
-    assert asked.status == 202
-    await until(partial(client.get, path), lambda found: found["state"] == "open")
-    assert [type(it) for it in await world.all(topic.DEADLETTER)] == [
-        MessageRejected,
-        MessageRetryRequested,
-        MessageRejected,
-    ]
-    asked = await client.call("POST", f"{path}/drop")
-    assert asked.status == 202
+    async with world.gateway() as client:
+        read = partial(client.get, "/deadletters")
+        found = await until(read, lambda found: found["items"])
+        (letter,) = found["items"]
+        path = f"/deadletters/{letter['id']}"
+        place = letter["reader"], letter["topic"], letter["key"], letter["value"]
+        assert place == ("gateway", topic.EXPERIMENTS, EXPERIMENT, "{")
+        assert (letter["state"], letter["reader_kind"]) == ("open", "projection")
+        assert (found["count"], (await client.get("/status"))["dead_letters"]) == (1, 1)
+        assert await client.get(path) == letter
+        assert await world.all(topic.DEADLETTER) == []
 
-    async def answered() -> bool:
-        return isinstance((await world.all(topic.DEADLETTER))[-1], MessageTaken)
+        asked = await client.call("POST", f"{path}/retry")
+        assert (asked.status, asked.kind) == (409, "no-requests")
+        assert "another release" in asked.json["detail"]
 
-    await until(answered, bool)
-    assert (await client.get(path))["state"] == "dropped"
+
+async def test_what_the_gateway_cannot_fold_is_dropped(world: World) -> None:
+    """It is listed as open no more, by no gateway."""
+    await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")])
+    headers = {"Idempotency-Key": "k"}
+    for state in ("open", "dropped"):
+        async with world.gateway() as client:
+            read = partial(client.get, "/deadletters")
+            (letter,) = (await until(read, lambda found: found["items"]))["items"]
+            assert letter["state"] == state
+            path = f"/deadletters/{letter['id']}"
+            asked = await client.call("POST", f"{path}/drop", headers=headers)
+            assert (asked.status, asked.json["requested"]) == (202, "drop")
+            assert (await client.get(path))["state"] == "dropped"
+            shown = await client.get("/deadletters?state=open")
+            assert (shown["items"], shown["count"]) == ([], 0)
+            again = await client.call("POST", f"{path}/drop")
+            assert (again.status, again.kind) == (409, "settled")
+    (found,) = await world.all(topic.DEADLETTER)
+    assert isinstance(found, MessageDropped)
+
+
+async def test_a_rollback_lists_again_what_is_not_shown(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a gateway lists is what it lacks, whatever another release has folded."""
+    value = encode(_AT).replace(PauseRequested.TYPE.encode(), b"rung.experiment.frozen.v1")
+    await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, value)])
+    for release in ("old", "new", "old"):
+        with monkeypatch.context() as patch:
+            if release == "new":
+                upcast = lambda data: (PauseRequested.TYPE, data)  # noqa: E731 - a stub
+                patch.setitem(UPCASTERS, "rung.experiment.frozen.v1", upcast)
+            async with world.gateway() as client:
+                items = (await client.get("/deadletters?state=open"))["items"]
+                assert [it["reader"] for it in items] == ["gateway"] * (release == "old"), release
+
+
+async def test_pages_hold_letters_of_all_kinds(world: World) -> None:
+    """Each once, the newest first, whoever rejected them."""
+    await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")] * 3)
+    await world.write(*(_rejected(position=number) for number in range(3)))
+    async with world.gateway() as client:
+        read = partial(client.get, "/deadletters")
+        whole = (await until(read, lambda found: len(found["items"]) == 6))["items"]
+        paged, query = [], "limit=2"
+        while query:
+            page = await client.get(f"/deadletters?{query}")
+            paged += page["items"]
+            query = f"limit=2&cursor={page['next_cursor']}" if page["next_cursor"] else ""
+    assert [it["id"] for it in paged] == [it["id"] for it in whole]
+    assert [it["at"] for it in whole] == sorted((it["at"] for it in whole), reverse=True)
 
 
 async def test_a_gateway_alone_asks_nothing(world: World) -> None:

@@ -28,7 +28,7 @@ _SHOWN_ONCE = {"create_token", "rotate_token", "revoke_token", "set_password"}
 """A secret is shown once, and these are done by being done."""
 _TO_ANOTHER_PLACE = {"move_experiment"}
 """In test_place.py, where there is another one."""
-_LETTER = "/deadletters/gateway/experiments/0/7"
+_LETTER = "/deadletters/webhooks-experiments/experiments/0/7"
 _HOME = "/workspaces/default"
 _REQUESTS: dict[str, tuple[str, Any]] = {
     "submit_experiment": ("/experiments", "form"),
@@ -88,8 +88,8 @@ async def busy(world: World) -> AsyncIterator[tuple[Client, dict[str, str]]]:
     world.series = Kept()
     await world.write(
         MessageRejected(
-            topic="experiments", partition=0, position=7, key="k", reader="gateway", reason="r",
-            value="v",
+            topic="experiments", partition=0, position=7, key="k",
+            reader="webhooks-experiments", reason="r", value="v",
         ),
     )  # fmt: skip
     task = asyncio.create_task(relay(world.ledger, RELAY))

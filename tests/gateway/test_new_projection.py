@@ -45,8 +45,8 @@ async def test_the_event_is_folded_by_its_projection_alone(world: World, tmp_pat
             last = await world.ledger.end(topic.EXPERIMENTS, partition) - 1
             assert await models.reached({(topic.EXPERIMENTS, partition): last}, wait_s=20)
         shown = await models.read(Notes, noted, words)
+        assert await models.not_shown() == []
         await models.close()
         assert shown == [(EXPERIMENT, text) for text in found]
 
-    assert await world.all(topic.DEADLETTER) == []
     assert (await audit(world.ledger, Searcher())).same

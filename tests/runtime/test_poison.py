@@ -1,14 +1,12 @@
 """Poison of each kind in each kind of component: it concerns itself alone, is on record, and ends.
 
-Processors are in `test_rejection.py`. Periodic sinks decode nothing: what a look of theirs raises
-is tried again.
+Processors are in `test_rejection.py`, projections in `test_projection.py`. Periodic sinks decode
+nothing: what a look of theirs raises is tried again.
 """
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
 from typing import Final, Protocol
 
 import pytest
@@ -25,7 +23,6 @@ from rung.events.experiment import KillRequested, PauseRequested
 from rung.events.upcast import UPCASTERS
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import Rejected
-from rung.runtime.projection import Projection
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, serve
 from rung.runtime.sink.batch_sink import BatchSink, Reject
@@ -170,53 +167,10 @@ class _BatchSink:
         return self._store.written
 
 
-class _Rows(Projection):
-    """Notes which events it folded, and in which file."""
-
-    name = "rows"
-    facts = _TOPIC
-    handles = _HANDLES
-    schema = "CREATE TABLE rows (id TEXT PRIMARY KEY)"
-
-    def __init__(self, *, breaks: bool) -> None:
-        self._breaks = breaks
-        self.files: list[str] = []
-
-    def __deepcopy__(self, _: dict[int, object]) -> "_Rows":
-        return self
-
-    def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:
-        """Note an event."""
-        assert isinstance(event.data, PauseRequested | KillRequested)
-        _answer(event.data, breaks=self._breaks)
-        self.files[:] = [db.execute("PRAGMA database_list").fetchone()[2]]
-        db.execute("INSERT INTO rows VALUES (?)", (event.id,))
-
-
-class _Projection:
-    reader = "rows"
-
-    def __init__(self) -> None:
-        self._rows = _Rows(breaks=True)
-        self._found: set[str] = set()
-
-    def component(self, *, breaks: bool) -> Component:
-        self._rows = _Rows(breaks=breaks)
-        return self._rows
-
-    async def effects(self, _: MemoryLedger) -> set[str]:
-        with contextlib.suppress(sqlite3.OperationalError):  # the file goes with the component
-            for file in self._rows.files:
-                with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
-                    self._found = {name for (name,) in db.execute("SELECT id FROM rows")}
-        return self._found
-
-
 _KINDS: Final[dict[str, Callable[[], _Kind]]] = {
     "relay": _Relay,
     "sink": _Sink,
     "batch sink": _BatchSink,
-    "projection": _Projection,
 }
 _PAUSE: Final = PauseRequested.TYPE
 _POISON: Final[dict[str, Callable[[], tuple[Event, bytes]]]] = {

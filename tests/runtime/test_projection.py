@@ -16,25 +16,20 @@ from structlog.testing import capture_logs
 
 from rung.events import (
     Event,
+    LedgerDamaged,
     LedgerError,
-    LedgerUnavailable,
-    Payload,
     fact,
     partition_of,
     topic,
 )
-from rung.events.codec import decode
-from rung.events.deadletter import (
-    MessageDropped,
-    MessageRejected,
-    MessageRetryRequested,
-    MessageTaken,
-)
+from rung.events.deadletter import MessageRetryRequested
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.runtime.projection import Projection, Projections
+from rung.runtime.processor.fold import Rejected
+from rung.runtime.projection import Projection, Projections, runner
 from rung.runtime.projection import store as module
-from rung.runtime.projection.store import Store, StoreDamaged, prepare
+from rung.runtime.projection.merge import Rejection, rejected_of
+from rung.runtime.projection.store import StoreDamaged, prepare
 
 
 class Pauses(Projection):
@@ -98,6 +93,10 @@ async def _found(running: Projections, ledger: MemoryLedger) -> list[str]:
     return await running.stores["pauses"].read(_names)
 
 
+async def _rejected(running: Projections) -> list[Rejection]:
+    return await running.stores["pauses"].read(rejected_of)
+
+
 @pytest.fixture
 def ledger() -> MemoryLedger:
     """Return a ledger of one partition."""
@@ -115,19 +114,20 @@ async def test_repetitions_count_once(ledger: MemoryLedger) -> None:
 
 
 async def test_a_record_that_raises_is_undone_alone(ledger: MemoryLedger) -> None:
-    """What is around it is folded, and it becomes a dead letter with the reason."""
+    """What is around it is folded; the file says which it is and why, and the ledger nothing."""
     await _pause(ledger, "a", "broken", "b", "poison", "c")
     await ledger.append([Draft(topic.EXPERIMENTS, "x", b"nonsense")])
     async with _running(ledger) as running:
         assert await _found(running, ledger) == ["a", "b", "c"]
-    letters = [decode(it.value).data for it in await ledger.read(topic.DEADLETTER, 0, 0, 10)]
+        rejected = await _rejected(running)
 
-    reasons = [it.reason for it in letters if isinstance(it, MessageRejected)]
-    assert [reason.split(":")[0] for reason in reasons] == [
-        "ValueError",
-        "IntegrityError",
-        "not an event",
+    assert [(it.key, it.position, it.reason.split(":")[0]) for it in rejected] == [
+        ("broken", 1, "ValueError"),
+        ("poison", 3, "IntegrityError"),
+        ("x", 5, "not an event"),
     ]
+    assert rejected[-1].value == "nonsense"
+    assert await ledger.end(topic.DEADLETTER, 0) == 0
 
 
 async def test_restart_goes_on_from_the_file(ledger: MemoryLedger, tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ async def test_a_close_that_is_cut_short_lets_go_of_the_files(
 async def test_a_full_disk_is_waited_for(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is a dead letter that the disk is to blame for."""
+    """Nothing is rejected that the disk is to blame for."""
     async with _running(ledger) as running:
 
         def fill(db: sqlite3.Connection) -> None:
@@ -406,7 +406,7 @@ async def test_a_full_disk_is_waited_for(
         await _pause(ledger, "a", "b")
 
         assert await _found(running, ledger) == ["a", "b"]
-    assert await ledger.end(topic.DEADLETTER, 0) == 0
+        assert await _rejected(running) == []
 
 
 async def test_it_answers_while_it_catches_up(
@@ -432,29 +432,6 @@ async def test_it_answers_while_it_catches_up(
     assert found == ["a", "b"]
 
 
-async def test_dead_letters_are_written_once_the_ledger_answers(
-    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What could not be said is said later."""
-    append, failures = MemoryLedger.append, 0
-
-    async def fail(self: MemoryLedger, drafts: list[Draft]) -> list[int]:
-        nonlocal failures
-        if drafts[0].topic == topic.DEADLETTER and failures < 2:
-            failures += 1
-            raise LedgerUnavailable("not now")
-        return await append(self, drafts)
-
-    monkeypatch.setattr(MemoryLedger, "append", fail)
-    async with _running(ledger):
-        await _pause(ledger, "broken")
-        async with asyncio.timeout(20):
-            async for letters in ledger.follow(topic.DEADLETTER, 0, 0):
-                assert len(letters) == 1
-                break
-    assert failures == 2
-
-
 class _Mended(Pauses):
     """A later release, which folds what the one before could not."""
 
@@ -471,143 +448,53 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(Pauses, "evolve", _Mended.evolve)
 
 
-async def _letters(ledger: MemoryLedger) -> list[Payload]:
-    return [decode(it.value).data for it in await ledger.read(topic.DEADLETTER, 0, 0, 100)]
-
-
-async def _ask(
-    ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageDropped], key: str
+@pytest.mark.parametrize("release", ["the next", "the same"])
+async def test_another_release_folds_what_one_could_not(
+    release: str,
+    ledger: MemoryLedger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mend: Callable[[], None],
 ) -> None:
-    """Do as `rung deadletter retry` and `drop`."""
-    letters = await _letters(ledger)
-    (letter, *_) = (it for it in letters if isinstance(it, MessageRejected) and it.key == key)
-    data = kind(
-        topic=letter.topic,
-        partition=letter.partition,
-        position=letter.position,
-        key=letter.key,
-        reader=letter.reader,
-    )
-    event = fact(data, source="/rung/g", origin="g", sequence=len(letters), time="t")
-    await ledger.append([Draft.of(event)])
-
-
-async def _answered(ledger: MemoryLedger, count: int) -> list[Payload]:
-    """Return so many records of dead letters, as soon as they are there."""
-    async with asyncio.timeout(20):
-        async for records in ledger.follow(topic.DEADLETTER, 0, 0):
-            if records[-1].position >= count - 1:
-                break
-    return await _letters(ledger)
-
-
-async def _shows(running: Projections, names: list[str]) -> None:
-    """Wait until the tables hold these."""
-    async with asyncio.timeout(20):
-        while await running.stores["pauses"].read(_names) != names:  # noqa: ASYNC110 - they are read
-            await asyncio.sleep(0.01)
-
-
-async def test_a_dead_letter_that_is_tried_again_is_folded_in_its_place(
-    tmp_path: Path, mend: Callable[[], None]
-) -> None:
-    """All is folded anew beside the file that is asked, in the order of the ledger."""
-    ledger = MemoryLedger(partitions=4)
-    await _pause(ledger, *_SPREAD, "broken", *_SPREAD)
-    async with _running(ledger, tmp_path) as running:
-        await _found(running, ledger)
-        where = partition_of(topic.EXPERIMENTS, 4)
-        async for _ in ledger.follow(topic.DEADLETTER, where, 0):
-            break
-        mend()
-        letter = decode((await ledger.read(topic.DEADLETTER, where, 0, 1))[0].value).data
-        assert isinstance(letter, MessageRejected)
-        data = MessageRetryRequested(
-            topic=letter.topic,
-            partition=letter.partition,
-            position=letter.position,
-            key=letter.key,
-            reader=letter.reader,
-        )
-        event = fact(data, source="/rung/g", origin="g", sequence=1, time="t")
-        await ledger.append([Draft.of(event)])
-        async with asyncio.timeout(20):
-            async for _ in ledger.follow(topic.DEADLETTER, where, 2):
-                break
-        taken = decode((await ledger.read(topic.DEADLETTER, where, 2, 1))[0].value).data
-        found = await _found(running, ledger)
-
-        assert isinstance(taken, MessageTaken)
-        assert taken.position == letter.position
-        assert sorted(found) == sorted([*_SPREAD, "broken", *_SPREAD])
-        near = [name for name in found if partition_of(name, 4) == letter.partition]
-        assert near == [near[0], "broken", near[0]]
-    assert await asyncio.to_thread(_files, tmp_path) == ["pauses.db"]
-
-
-def _files(folder: Path) -> list[str]:
-    return [path.name for path in folder.glob("*.db")]
-
-
-async def test_a_retry_in_vain_is_answered(ledger: MemoryLedger, tmp_path: Path) -> None:
-    """By another rejection, and once; nothing else changes."""
+    """All anew, in the order of the ledger; by the same one a retry would be in vain."""
     await _pause(ledger, "a", "broken", "b")
     async with _running(ledger, tmp_path) as running:
-        await _answered(ledger, 1)
-        await _ask(ledger, MessageRetryRequested, "broken")
-        letters = await _answered(ledger, 3)
-
-        assert [type(it) for it in letters] == [
-            MessageRejected,
-            MessageRetryRequested,
-            MessageRejected,
-        ]
         assert await _found(running, ledger) == ["a", "b"]
+    mend()
+    if release == "the next":
+        monkeypatch.setattr(module, "RELEASE", release)
     async with _running(ledger, tmp_path) as running:
-        await _pause(ledger, "c", first=4)
-        assert await _found(running, ledger) == ["a", "b", "c"]
-    assert len(await _letters(ledger)) == 3
+        is_folded = release == "the next"
+        assert await _found(running, ledger) == ["a", *["broken"] * is_folded, "b"]
+        assert [it.key for it in await _rejected(running)] == ["broken"] * (not is_folded)
 
 
-async def test_what_is_dropped_is_never_folded(
-    ledger: MemoryLedger, tmp_path: Path, mend: Callable[[], None]
+async def test_a_file_that_lacks_nothing_is_gone_on_from_by_each_release(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when a later release could, and folds everything again."""
-    await _pause(ledger, "a", "broken", "b")
+    """It is that release's from then on: what it cannot fold, the one before may be able to."""
+    await _pause(ledger, "a")
     async with _running(ledger, tmp_path):
-        await _answered(ledger, 1)
-        await _ask(ledger, MessageDropped, "broken")
-        assert isinstance((await _answered(ledger, 3))[-1], MessageTaken)
-    mend()
-    async with _running(ledger) as running:
-        await _shows(running, ["a", "b"])
+        pass
+    first = module.RELEASE
+    folded: list[str] = []
+    evolve = Pauses.evolve
 
+    def note(self: Pauses, db: sqlite3.Connection, key: str, event: Event) -> None:
+        folded.append(key)
+        evolve(self, db, key, event)
 
-async def test_a_replica_that_was_away_does_what_was_asked(
-    ledger: MemoryLedger, tmp_path: Path, mend: Callable[[], None]
-) -> None:
-    """Its file lacks what the others have folded since, also where they have answered."""
-    await _pause(ledger, "a", "broken", "b")
-    async with _running(ledger, tmp_path / "away"):
-        await _answered(ledger, 1)
-    mend()
-    await _ask(ledger, MessageRetryRequested, "broken")
-    async with _running(ledger, tmp_path / "there"):
-        assert isinstance((await _answered(ledger, 3))[-1], MessageTaken)
-    async with _running(ledger, tmp_path / "away") as running:
-        await _shows(running, ["a", "broken", "b"])
-    assert len(await _letters(ledger)) == 3
-
-
-async def test_what_a_later_release_folds_is_settled(ledger: MemoryLedger, tmp_path: Path) -> None:
-    """A rebuilt file settles dead letters without a request."""
-    await _pause(ledger, "a", "broken", "poison", "b")
-    async with _running(ledger, tmp_path):
-        await _answered(ledger, 2)
-    async with _running(ledger, tmp_path, _Mended()) as running:
-        letters = await _answered(ledger, 4)
-        assert await _found(running, ledger) == ["a", "broken", "poison", "b"]
-    assert [it.key for it in letters if isinstance(it, MessageTaken)] == ["broken", "poison"]
+    monkeypatch.setattr(Pauses, "evolve", note)
+    monkeypatch.setattr(module, "RELEASE", "the next")
+    async with _running(ledger, tmp_path) as running:
+        await _pause(ledger, "broken", first=2)
+        assert await _found(running, ledger) == ["a"]
+        assert set(folded) == {"broken"}
+    folded.clear()
+    monkeypatch.setattr(module, "RELEASE", first)
+    async with _running(ledger, tmp_path) as running:
+        assert await _found(running, ledger) == ["a"]
+    assert set(folded) == {"a", "broken"}
 
 
 async def test_further_topics_are_folded_by_themselves(tmp_path: Path) -> None:
@@ -642,30 +529,6 @@ async def test_further_topics_are_folded_by_themselves(tmp_path: Path) -> None:
         assert await folded(running) == ["a", "b", "c", *["experiments"] * 3]
 
 
-async def test_no_file_takes_over_without_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was committed may not fit into the one file yet: then the old one goes on serving."""
-    monkeypatch.setattr(module, "_BUSY_S", 0.01)
-    serving = Store(Pauses(), "l1", tmp_path)
-    await serving.open()
-    beside = serving.beside(Pauses())
-    await beside.empty()
-    await beside.write(lambda: beside.db.execute("INSERT INTO pauses (id) VALUES ('a')"))
-    reader = sqlite3.connect(beside.path)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM pauses").fetchall()
-    await beside.write(lambda: beside.db.execute("INSERT INTO pauses (id) VALUES ('b')"))
-
-    with pytest.raises(LedgerUnavailable):
-        await serving.take_over(beside)
-    assert await serving.read(_names) == []
-    reader.close()
-    await serving.take_over(beside)
-    assert sorted(await serving.read(_names)) == ["a", "b"]
-    await serving.close()
-
-
 async def test_a_folder_that_is_removed_is_made_anew(ledger: MemoryLedger, tmp_path: Path) -> None:
     """Its files are rebuilt beside the running process, which answers again without a restart."""
     await _pause(ledger, "a")
@@ -685,38 +548,22 @@ async def test_a_folder_that_is_removed_is_made_anew(ledger: MemoryLedger, tmp_p
         assert (folder / "pauses.db").exists()
 
 
-class _Killed(MemoryLedger):
-    """Takes no dead letters: who writes one is killed before it arrives."""
-
-    killed = True
-
-    def __init__(self) -> None:
-        super().__init__(partitions=1)
-        self.reached = asyncio.Event()
-
-    async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append, or never return."""
-        if self.killed and drafts[0].topic == topic.DEADLETTER:
-            self.reached.set()
-            await asyncio.Event().wait()
-        return await super().append(drafts)
-
-
-async def test_a_kill_loses_no_dead_letter(tmp_path: Path) -> None:
-    """One that was not written is so at the next start, and once only."""
-    ledger = _Killed()
+async def test_a_kill_loses_no_rejection(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed with the position behind it: a kill right then leaves both or neither."""
     await _pause(ledger, "broken", "a")
-    killed = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
-    await killed.start(wait_s=0)
-    async with asyncio.timeout(20):
-        await ledger.reached.wait()
-    await killed.close()
-    assert await _letters(ledger) == []
-    ledger.killed = False
-    for _ in range(2):
-        async with _running(ledger, tmp_path) as running:
-            await _answered(ledger, 1)
-            await _shows(running, ["a"])
-    (letter,) = await _letters(ledger)
-    assert isinstance(letter, MessageRejected)
-    assert (letter.key, letter.position) == ("broken", 0)
+
+    def kill(_self: object, rejected: Sequence[Rejected]) -> None:
+        if rejected:
+            raise LedgerDamaged("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner._Loop, "_note", kill)
+        killed = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
+        with pytest.raises(LedgerDamaged):
+            await killed.start(wait_s=20)
+        await killed.close()
+    async with _running(ledger, tmp_path) as running:
+        assert await _found(running, ledger) == ["a"]
+        assert [(it.key, it.position) for it in await _rejected(running)] == [("broken", 0)]

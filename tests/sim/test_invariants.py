@@ -91,5 +91,5 @@ def test_a_fault_is_found(break_it: Break, found: str, monkeypatch: pytest.Monke
 
 
 def _run_seeds(method: str) -> None:
-    for seed in range(20):
+    for seed in range(40):
         run(stormy(method), seed)

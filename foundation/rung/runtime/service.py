@@ -53,8 +53,6 @@ class Shared(NamedTuple):
     """Further topics that it reads."""
     appends: tuple[str, ...] = ()
     """Topics that it appends to."""
-    folds: tuple[str, ...] = ()
-    """Topics about whose messages its projections write dead letters, under its name."""
 
 
 Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Projection | Singleton | Shared

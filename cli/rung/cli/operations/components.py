@@ -20,10 +20,8 @@ from rung.metrics.service import NAME as METRICS
 from rung.metrics.service import TOPICS as METRICS_TOPICS
 from rung.runtime import Difference, Processor, Verdict, audit
 from rung.runtime.audit.imports import audit_imports
-from rung.runtime.projection import Projection
-from rung.runtime.projection.requests import requested_topics
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Shared
+from rung.runtime.service import Component, Decider
 from rung.runtime.sink.sink import Sink
 
 _READ_MAX: Final = 2_000
@@ -43,19 +41,7 @@ READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
     **{(it.name, it.topic): "relay" for it in RELAYS},
     **{(it.name, it.topic): "sink" for it in SINKS},
     **{(METRICS, name): "sink" for name in METRICS_TOPICS},
-    **{(GATEWAY, name): "projection" for make in PROJECTIONS for name in requested_topics(make())},
-    **{
-        (it.name, name): "projection"
-        for it in _COMPONENTS
-        if isinstance(it, Projection)
-        for name in requested_topics(it)
-    },
-    **{
-        (it.name, name): "projection"
-        for it in _COMPONENTS
-        if isinstance(it, Shared)
-        for name in it.folds
-    },
+    **{(GATEWAY, name): "projection" for make in PROJECTIONS for name in make().topics},
 }
 """Readers that accept requests about dead letters: name and topic → kind."""
 

@@ -168,9 +168,9 @@ def _effects(letter: DeadLetter) -> _Effects:
         case "projection":
             return _Effects(
                 f"{reader} shows everything except the contents of this message",
-                f"{reader} folds all of {letter.topic} again, with its present code, in a second"
-                " file that then replaces the first",
-                "the contents of the message are never shown",
+                f"nothing: {reader} folds everything again by itself, once it is started in"
+                " another release",
+                "the letter is listed as open no more; another release may show the message",
             )
         case None:
             return _Effects("the message was skipped, and its reader takes no requests")

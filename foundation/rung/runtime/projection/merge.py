@@ -10,7 +10,7 @@ Repetitions are dropped here, once for all projections: a fact whose origin's se
 seen for its key, and a decision whose cause is not later than the last one of its key.
 
 A batch is one transaction: what the projection wrote, the positions, what tells repetitions, and
-which records were rejected; of these it is noted later that their dead letters are written.
+which records were rejected.
 What is held back is not counted as folded: it is read again after a restart. A record that makes
 the projection raise is undone by itself; for that its batch is folded anew, with a savepoint for
 each record.
@@ -19,7 +19,7 @@ each record.
 import sqlite3
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,15 +29,16 @@ from rung.events import Event, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.ledger import Record
 from rung.ledger.effective import Cause, cause_of, is_new_decision, is_new_fact
+from rung.runtime.fact_writer import now
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.processor.processor import types_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import is_of_the_world, transaction
 
-Location = tuple[str, int, int]
-"""Topic, partition and position of a record."""
 _INTEGER_MAX: Final = 2**63 - 1
 """In SQLite."""
+_REASON_MAX: Final = 2_000
+_VALUE_MAX: Final = 4_096
 _KNOWN_MAX: Final = 5_000
 """So many keys and marks are kept in memory; all are in the tables."""
 
@@ -52,6 +53,20 @@ class _Known(Struct, array_like=True):
 
     starts: dict[str, int]
     causes: dict[str, Cause] = field(default_factory=dict[str, Cause])
+
+
+class Rejection(NamedTuple):
+    """A record that could not be folded: a row of the file."""
+
+    topic: str
+    partition: int
+    position: int
+    key: str
+    reason: str
+    value: str
+    """The beginning of the record as text, undecodable bytes replaced."""
+    at: str
+    """When it was rejected."""
 
 
 _known_decoder: Final = msgspec.msgpack.Decoder(_Known)
@@ -73,24 +88,15 @@ _Step = tuple[Record, Event | None, str | None]
 class Merge:
     """The fold of one partition; the caller brings the records. Used by one thread at a time."""
 
-    def __init__(
-        self,
-        projection: Projection,
-        db: sqlite3.Connection,
-        partition: int,
-        *,
-        is_dropped: Callable[[Record], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, projection: Projection, db: sqlite3.Connection, partition: int) -> None:
         """Go on from the tables.
 
         Args:
             projection: whose they are.
             db: where they are.
             partition: that is folded.
-            is_dropped: says which records an operator dropped: they are passed over.
         """
         self._projection = projection
-        self._is_dropped = is_dropped
         self.db: Final = db
         """With the tables."""
         self._partition = partition
@@ -252,9 +258,8 @@ class Merge:
 
     def _save(self, rejected: Sequence[Rejected]) -> None:
         self.db.executemany(
-            "INSERT OR REPLACE INTO folded_rejected (topic, partition, position, reason)"
-            " VALUES (?, ?, ?, ?)",
-            ((it.topic, it.partition, it.position, reason) for it, reason, _ in rejected),
+            "INSERT OR REPLACE INTO folded_rejected VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (_row_of(it, reason) for it, reason, _ in rejected),
         )
         self.db.executemany(
             "INSERT OR REPLACE INTO folded_keys VALUES (?, ?)",
@@ -297,8 +302,6 @@ class Merge:
         self._marks_count = 0
 
     def _decode(self, record: Record) -> tuple[Event | None, str | None]:
-        if self._is_dropped(record):
-            return None, None
         try:
             return decode_handled(record.value, self._types), None
         except UndecodableEvent as error:
@@ -313,52 +316,15 @@ def positions_of(db: sqlite3.Connection, partition: int) -> dict[str, tuple[int,
     return {topic: (position, digest) for topic, position, digest in rows}
 
 
-def rejected_of(db: sqlite3.Connection) -> dict[Location, str]:
-    """Return where records lie that could not be folded, and why."""
-    rows = db.execute("SELECT topic, partition, position, reason FROM folded_rejected")
-    return {(topic, partition, position): reason for topic, partition, position, reason in rows}
+def rejected_of(db: sqlite3.Connection) -> list[Rejection]:
+    """Return the records that could not be folded."""
+    return [Rejection(*row) for row in db.execute("SELECT * FROM folded_rejected")]
 
 
-def unsaid_of(db: sqlite3.Connection, partition: int) -> dict[Location, str]:
-    """Return those of them in a partition whose dead letters may not have been written."""
-    rows = db.execute(
-        "SELECT topic, position, reason FROM folded_rejected WHERE partition = ? AND NOT said"
-        " ORDER BY topic, position",
-        (partition,),
-    )
-    return {(topic, partition, position): reason for topic, position, reason in rows}
-
-
-def note_said(db: sqlite3.Connection, places: Iterable[Location]) -> None:
-    """Note that dead letters were written."""
-    query = (
-        "UPDATE folded_rejected SET said = 1 WHERE topic = ? AND partition = ? AND position = ?"
-    )
-    with transaction(db):
-        db.executemany(query, places)
-
-
-class Answered(NamedTuple):
-    """Positions of requests about a topic's dead letters, when folding into empty tables began."""
-
-    done: int
-    """Behind the newest: those before ask for nothing that folding does not do by itself."""
-    known: int
-    """Behind those that were known: what they drop is passed over."""
-
-
-def note_answered(db: sqlite3.Connection, answered: Mapping[str, Answered]) -> None:
-    """Note, by topic, which requests there were; in tables into which nothing was folded."""
-    if db.execute("SELECT 1 FROM folded_positions LIMIT 1").fetchone() is None:
-        rows = [(name, *each) for name, each in answered.items()]
-        db.executemany("INSERT OR IGNORE INTO folded_requests VALUES (?, ?, ?)", rows)
-
-
-def answered_by(db: sqlite3.Connection, name: str) -> Answered:
-    """Return which requests about a topic there were when folding began."""
-    query = "SELECT done, known FROM folded_requests WHERE topic = ?"
-    row = db.execute(query, (name,)).fetchone()
-    return Answered(*row) if row else Answered(0, 0)
+def _row_of(record: Record, reason: str) -> Rejection:
+    place = record.topic, record.partition, record.position
+    value = record.value[:_VALUE_MAX].decode(errors="replace")
+    return Rejection(*place, record.key, reason[:_REASON_MAX], value, now())
 
 
 def starts_of(db: sqlite3.Connection, key: str) -> dict[str, int]:

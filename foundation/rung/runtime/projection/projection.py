@@ -18,10 +18,11 @@ class Projection:
     A projection may keep rows of keys that are in use in memory: it writes what it changed in
     `flush`, which precedes each commit, and drops all of it in `forget`, after a rollback.
 
-    An event that makes `evolve` raise changes nothing and becomes a dead letter; the rest goes on.
+    An event that makes `evolve` raise changes nothing. That is noted in the same transaction, and
+    the rest goes on; another release folds all anew.
 
     Attributes:
-        name: names the file, the loops and the dead letters.
+        name: names the file and the loops.
         facts: the topic whose facts it folds.
         decisions: topics of decisions about these facts, with the same key.
         streams: further topics, each of which is folded in its own order.

@@ -6,7 +6,6 @@ the ledger held at the start, it answers from what is folded so far, and `behind
 
 import asyncio
 import contextlib
-import copy
 import fcntl
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -15,27 +14,17 @@ from typing import IO, Any, Final, NamedTuple
 
 import structlog
 
-from rung.events import LedgerError, topic
+from rung.events import LedgerError
 from rung.ledger import Ledger, Record
 from rung.ledger.sqlite.errors import explain
-from rung.runtime.deadletter import dead_letter, log_rejected
+from rung.runtime.deadletter import log_rejected
 from rung.runtime.health.checks import HEALTH
+from rung.runtime.metrics import catalog
 from rung.runtime.processor.fold import Rejected
-from rung.runtime.projection.merge import (
-    Location,
-    Merge,
-    answered_by,
-    digest_of,
-    note_answered,
-    note_said,
-    positions_of,
-    rejected_of,
-    unsaid_of,
-)
+from rung.runtime.projection.merge import Merge, digest_of, positions_of
 from rung.runtime.projection.projection import Projection
-from rung.runtime.projection.requests import Requests, requested_topics
 from rung.runtime.projection.store import Store, StoreDamaged
-from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
+from rung.runtime.retry import supervise
 
 _READ_MAX: Final = 2_000
 _HELD_AT_ONCE: Final = 100
@@ -74,13 +63,11 @@ class Projections:
         """Take what is folded; nothing is opened yet.
 
         Args:
-            ledger: followed; dead letters are appended to it.
+            ledger: followed; nothing is appended to it.
             projections: what is folded.
-            reader: under which name dead letters are written.
+            reader: their name in logs and metrics.
             folder: where the files lie; in a temporary folder if not given.
         """
-        self._ledger = ledger
-        self._reader = reader
         self._folder = folder
         self._tick = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -89,40 +76,12 @@ class Projections:
         self.stores: Final[dict[str, Store]] = {}
         """By the name of the projection."""
         self._loops: list[_Loop] = []
-        self._fresh: dict[str, Projection] = {}
-        """Projections that have folded nothing."""
-        self._requests: dict[str, Requests] = {}
-        """By topic."""
-        self._said: dict[Location, str] = {}
-        """Records with a dead letter → the projection that wrote it."""
-        self._refolding = asyncio.Lock()
         for it in projections:
-            for name in requested_topics(it):
-                if name not in self._requests:
-                    self._requests[name] = Requests(ledger, reader, name)
-            self._fresh[it.name] = copy.deepcopy(it)
             store = self.stores[it.name] = Store(it, ledger.id, folder)
-            loops = self._loops_of(it, store, self._changed)
+            partitions = range(ledger.partitions(it.facts))
+            loops = [_Loop(ledger, it, store, n, reader, self._changed) for n in partitions]
             store.rebuilt = functools.partial(_wake, loops)
             self._loops += loops
-
-    def _loops_of(
-        self, it: Projection, store: Store, changed: Callable[[], None] | None
-    ) -> "list[_Loop]":
-        partitions = range(self._ledger.partitions(it.facts))
-        return [
-            _Loop(
-                self._ledger,
-                it,
-                store,
-                number,
-                self._reader,
-                self._requests,
-                self._said,
-                changed,
-            )
-            for number in partitions
-        ]
 
     async def start(self, *, wait_s: float) -> None:
         """Open the files and fold the ledger in the background.
@@ -141,8 +100,6 @@ class Projections:
         self._checks.enter_context(HEALTH.check("projections", self._look))
         for loop in self._loops:
             self._begin(supervise(loop.run, name=loop.name))
-        for requests in self._requests.values():
-            self._begin(self._answer(requests))
         waiting = asyncio.create_task(self._caught_up())
         try:
             await asyncio.wait(
@@ -229,44 +186,6 @@ class Projections:
         behind = self.behind()
         return None if behind is None else str(behind)
 
-    async def _answer(self, requests: Requests) -> None:
-        """Do what operators ask of the dead letters about a topic."""
-
-        async def answer() -> None:
-            async for _ in requests.news():
-                await self._answer_all(requests)
-
-        outage = Outage("not tried again yet", name=f"{self._reader}-{requests.topic}")
-        await keep_running(answer, outage.note, patience_s=of_ledger)
-
-    async def _answer_all(self, requests: Requests) -> None:
-        loops = [loop for loop in self._loops if requests.topic in loop.topics]
-        while not all(loop.caught_up for loop in loops):
-            await self._tick.wait()
-        folded = {it.partition: it.positions.get(requests.topic, 0) for it in loops}
-        all_rejected: dict[Location, str] = {}
-        for name in dict.fromkeys(loop.projection for loop in loops):
-            store = self.stores[name]
-            answered = await store.read(answered_by, requests.topic)
-            if requests.ask_for_more(answered, folded, await store.read(rejected_of)):
-                await self._refold(name)
-            all_rejected |= await store.read(rejected_of)
-        await requests.answer(folded, all_rejected)
-
-    async def _refold(self, name: str) -> None:
-        """Fold a projection anew beside the one that is asked, and have it take its place."""
-        async with self._refolding:
-            projection = copy.deepcopy(self._fresh[name])
-            beside = self.stores[name].beside(projection)
-            _log.info("projection folded again, as was asked", projection=name)
-            try:
-                await beside.empty()
-                for loop in self._loops_of(projection, beside, None):
-                    await loop.fold()
-                await self.stores[name].take_over(beside)
-            finally:
-                await beside.close()
-
     def _changed(self) -> None:
         tick, self._tick = self._tick, asyncio.Event()
         tick.set()
@@ -290,21 +209,14 @@ class _Loop:
         store: Store,
         partition: int,
         reader: str,
-        requests: Mapping[str, Requests],
-        said: dict[Location, str],
-        changed: Callable[[], None] | None,
+        changed: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._projection = projection
-        self._requests = [requests[name] for name in projection.topics if name in requests]
         self._store = store
         self._reader = reader
-        self._said = said
-        self._changed = changed or (lambda: None)
-        self._is_heard = changed is not None
-        self._unsaid: list[Rejected] = []
+        self._changed = changed
         self.name: Final = f"{reader}-{projection.name}/{partition}"
-        self.projection: Final = projection.name
         self.partition: Final = partition
         self.topics: Final = projection.topics
         self.goals: dict[Place, int] = {}
@@ -349,45 +261,14 @@ class _Loop:
         generation = self._generation = self._store.generation
         try:
             await self._check()
-            merge = await self._begin()
-            self._unsaid = await self._left_unsaid()
+            merge = await self._store.write(
+                lambda: Merge(self._projection, self._store.db, self.partition)
+            )
             self._positions = dict(merge.positions)
             await self._follow(merge)
         except StoreDamaged as error:
             await self._store.rebuild(generation, str(error))
             raise
-
-    async def fold(self) -> None:
-        """Fold what is there now, and report nothing of it."""
-        self._generation = self._store.generation
-        for requests in self._requests:
-            await requests.open()
-        await self._check()
-        await self._catch_up(await self._begin())
-
-    async def _begin(self) -> Merge:
-        answered = {requests.topic: await requests.before() for requests in self._requests}
-
-        def begin() -> Merge:
-            note_answered(self._store.db, answered)
-            return Merge(
-                self._projection, self._store.db, self.partition, is_dropped=self._is_dropped
-            )
-
-        return await self._store.write(begin)
-
-    async def _left_unsaid(self) -> list[Rejected]:
-        """Return what was rejected before a restart, with no dead letter written since."""
-        places = await self._store.write(lambda: unsaid_of(self._store.db, self.partition))
-        found = []
-        for place, reason in places.items():
-            if place[2] >= await self._ledger.start(*place[:2]):
-                records = await self._ledger.read(*place, 1)
-                found += [Rejected(record, reason) for record in records]
-        return found
-
-    def _is_dropped(self, record: Record) -> bool:
-        return any(it.topic == record.topic and it.is_dropped(record) for it in self._requests)
 
     async def _check(self) -> None:
         """Find out whether what was folded is what the ledger holds; learn where it ends.
@@ -451,7 +332,6 @@ class _Loop:
         """Fold what is there now, or a part of it; return whether there may be more."""
         if not self._is_current:
             return False
-        await self._say()
         facts_topic = self._projection.facts
         orphans = merge.holds
         # A decision held back shows that its fact is there, whatever is known.
@@ -463,14 +343,13 @@ class _Loop:
             for name in self._projection.decisions
         ]
         if facts or any(brought) or orphans:
-            self._unsaid += await self._store.write(merge.fold, facts)
+            self._note(await self._store.write(merge.fold, facts))
         if not facts and orphans and not any(brought):
-            self._unsaid += await self._store.write(merge.fold_orphans)
+            self._note(await self._store.write(merge.fold_orphans))
         streamed = [await self._take_stream(merge, name) for name in self._projection.streams]
         if self._positions != merge.positions:
             self._positions = dict(merge.positions)
             self._changed()
-        await self._say()
         return bool(facts) or any(brought) or any(streamed)
 
     async def _read(self, name: str, position: int, *, surely: bool = False) -> Sequence[Record]:
@@ -483,7 +362,7 @@ class _Loop:
         """Fold a part of a topic that is folded by itself; return whether there may be more."""
         records = await self._read(name, merge.positions[name])
         if records:
-            self._unsaid += await self._store.write(merge.fold_stream, records)
+            self._note(await self._store.write(merge.fold_stream, records))
         return bool(records)
 
     async def _bring(self, merge: Merge, name: str, last_fact: int, *, surely: bool) -> bool:
@@ -500,30 +379,11 @@ class _Loop:
             brought = True
         return brought
 
-    async def _say(self) -> None:
-        """Write the dead letters of what could not be folded; of a dead letter there is none.
-
-        What several projections could not fold is one dead letter: they are one reader.
-        """
-        if not self._unsaid:
-            return
-        if self._is_heard:
-            drafts = [
-                dead_letter(self._ledger.id, self._reader, item)
-                for item in self._unsaid
-                if item.record.topic != topic.DEADLETTER and self._says(item.record)
-            ]
-            if drafts:
-                await self._ledger.append(drafts)
-            log_rejected(self._reader, self._unsaid)
-        said = [(it.topic, it.partition, it.position) for it, _, _ in self._unsaid]
-        await self._store.write(lambda: note_said(self._store.db, said))
-        self._unsaid = []
-
-    def _says(self, record: Record) -> bool:
-        """Return whether it is this projection that writes the dead letter of a record."""
-        place = (record.topic, record.partition, record.position)
-        return self._said.setdefault(place, self.projection) == self.projection
+    def _note(self, rejected: Sequence[Rejected]) -> None:
+        """Log and count what could not be folded; the file has it."""
+        if rejected:
+            log_rejected(self._reader, rejected)
+            catalog.DEAD_LETTERS.labels(self._reader).inc(len(rejected))
 
 
 def _wake(loops: Iterable[_Loop]) -> None:

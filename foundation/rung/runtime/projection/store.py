@@ -2,7 +2,8 @@
 
 The file is its own snapshot: the tables and the positions up to which the ledger was folded are
 committed together, so a restart goes on from there. Nothing in it is needed: a file that is
-damaged, of another version, or of another ledger is deleted and rebuilt.
+damaged, of another version, or of another ledger is deleted and rebuilt. So is one with records
+that could not be folded, once another release opens it, which may be able to.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
@@ -29,7 +31,7 @@ T = TypeVar("T")
 
 _FORMAT: Final = 1
 _OWN: Final = """
-CREATE TABLE folded (signature TEXT NOT NULL);
+CREATE TABLE folded (signature TEXT NOT NULL, release TEXT NOT NULL);
 CREATE TABLE folded_positions (
     topic TEXT, partition INTEGER, position INTEGER NOT NULL, digest INTEGER NOT NULL,
     PRIMARY KEY (topic, partition)
@@ -39,14 +41,11 @@ CREATE TABLE folded_marks (
     key TEXT, origin TEXT, sequence INTEGER NOT NULL, PRIMARY KEY (key, origin)
 ) WITHOUT ROWID;
 CREATE TABLE folded_rejected (
-    topic TEXT, partition INTEGER, position INTEGER, reason TEXT NOT NULL,
-    said INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (topic, partition, position)
-) WITHOUT ROWID;
-CREATE TABLE folded_requests (
-    topic TEXT PRIMARY KEY, done INTEGER NOT NULL, known INTEGER NOT NULL
+    topic TEXT, partition INTEGER, position INTEGER, key TEXT NOT NULL, reason TEXT NOT NULL,
+    value TEXT NOT NULL, at TEXT NOT NULL, PRIMARY KEY (topic, partition, position)
 ) WITHOUT ROWID;
 """
-_BESIDE: Final = ".new.db"
+RELEASE: Final = version("rung")
 _BUSY_S: Final = 10.0
 _READERS: Final = 2
 _CACHE_KIB: Final = 16_384
@@ -85,7 +84,7 @@ def is_of_the_world(error: BaseException) -> bool:
 def prepare(db: sqlite3.Connection, projection: Projection, ledger_id: str) -> None:
     """Create the tables of a projection in an empty database."""
     db.executescript(f"{_OWN}{projection.schema}")
-    db.execute("INSERT INTO folded VALUES (?)", (_signature(projection, ledger_id),))
+    db.execute("INSERT INTO folded VALUES (?, ?)", (_signature(projection, ledger_id), RELEASE))
 
 
 class Store:
@@ -96,8 +95,6 @@ class Store:
         projection: Projection,
         ledger_id: str,
         folder: Path | None = None,
-        *,
-        suffix: str = ".db",
     ) -> None:
         """Take whose it is; nothing is opened yet.
 
@@ -105,9 +102,7 @@ class Store:
             projection: whose tables it has.
             ledger_id: of the ledger that is folded.
             folder: where the file lies; in a temporary folder if not given.
-            suffix: of the file's name, behind that of the projection.
         """
-        self._suffix = suffix
         self._projection = projection
         self._ledger_id = ledger_id
         self._folder = folder
@@ -121,7 +116,7 @@ class Store:
         self._connections: list[sqlite3.Connection] = []
         self._generation = 0
         self._swap = threading.Lock()
-        """Held while one file takes the place of another, and while one is connected to."""
+        """Held while the file is made anew, and while it is connected to."""
         self._events: asyncio.AbstractEventLoop | None = None
         self.rebuilt: Callable[[], None] = lambda: None
         """Called in the event loop once the file was made anew."""
@@ -162,45 +157,6 @@ class Store:
             LedgerError: the folder cannot be written.
         """
         await self._in(self._writer, self._rebuild, generation, reason)
-
-    def beside(self, projection: Projection) -> "Store":
-        """Return a store for a file that is to take the place of this one.
-
-        Args:
-            projection: another instance of the one whose tables it has.
-        """
-        return Store(projection, self._ledger_id, self._path.parent, suffix=_BESIDE)
-
-    async def empty(self) -> None:
-        """Open an empty file, whatever is there.
-
-        Raises:
-            LedgerError: the folder cannot be written.
-        """
-        self._events = asyncio.get_running_loop()
-        self._path = self._path_of(self._folder)
-        await self._in(self._writer, self._make)
-
-    async def take_over(self, other: "Store") -> None:
-        """Go on with the file of another store, which is closed.
-
-        Raises:
-            LedgerError: not all that was committed can be brought into that one file, such as on a
-                full disk: this store goes on with its own.
-        """
-        await other.write(other.into_one_file)
-        await other.close()
-        await self._in(self._writer, self._replace, lambda: other.path.replace(self._path))
-
-    def into_one_file(self) -> None:
-        """Move what was committed from the write-ahead log into the file; within `write`.
-
-        Raises:
-            LedgerUnavailable: another connection holds the log.
-        """
-        (held, *_) = self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        if held:
-            raise LedgerUnavailable(f"{self._path} is being read; its log cannot be emptied")
 
     async def write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns in the one thread that writes.
@@ -305,7 +261,7 @@ class Store:
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="rung-projections-"))
             self._temporary = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder / f"{self._projection.name}{self._suffix}"
+        return folder / f"{self._projection.name}.db"
 
     def _unusable(self) -> str | None:
         """Open a file that is there; return why it cannot be gone on from, None if it can."""
@@ -326,7 +282,7 @@ class Store:
             return "damaged: it is empty"
         if signature != _signature(self._projection, self._ledger_id):
             return f"it is {signature}, not {_signature(self._projection, self._ledger_id)}"
-        return None
+        return _rejected_by_another(db)
 
     def _rebuild(self, generation: int, reason: str) -> None:
         if generation != self._generation:
@@ -335,10 +291,7 @@ class Store:
         self._make()
 
     def _make(self) -> None:
-        self._replace(lambda: self._path.touch(0o600))
-
-    def _replace(self, put: Callable[[], object]) -> None:
-        """Have another file in place of this one: the one that `put` puts there."""
+        """Have an empty file in place of this one."""
         self._projection.forget()
         try:
             with self._swap:
@@ -349,10 +302,9 @@ class Store:
                 for suffix in ("", "-wal", "-shm"):
                     self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                put()
+                self._path.touch(0o600)
                 db = _connect(self._path)
-                if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    prepare(db, self._projection, self._ledger_id)
+                prepare(db, self._projection, self._ledger_id)
                 self._db = db
         finally:  # where it fails, who is woken tries again
             assert self._events is not None, "not open"
@@ -411,6 +363,21 @@ def _connect(path: Path) -> sqlite3.Connection:
     db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_MAX}")
     return db
+
+
+def _rejected_by_another(db: sqlite3.Connection) -> str | None:
+    """Return why another release's file is to be folded again, None where it can be gone on from.
+
+    That is where nothing is missing: then it is this release's file from now on.
+    """
+    (release,) = db.execute("SELECT release FROM folded").fetchone()
+    if release == RELEASE:
+        return None
+    (count,) = db.execute("SELECT count(*) FROM folded_rejected").fetchone()
+    if count:
+        return f"release {release} could not fold {count} records; {RELEASE} may be able to"
+    db.execute("UPDATE folded SET release = ?", (RELEASE,))
+    return None
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -85,7 +85,6 @@ def components(
             (),
             know,
             reads=(topic.DIRECTORY, topic.EXPERIMENTS),
-            folds=(topic.EXPERIMENTS,),
         ),
         *(
             Sink(

@@ -5,14 +5,19 @@ of it a fact (`rung.events.deadletter`). These lie on different topics, so they 
 order. Of several requests about one rejection the first has an effect. It is *taken* once its key
 stands still because of it no more; a rejection of the same fact once more makes it open again.
 
-Any other is *open* until an operator requests something. After a request to retry it is
-*retrying* until its reader answers: then it is *taken*, or open again with the newer reason. A
-reader's first rejection of a message is repeated, under one number, whenever the reader starts,
-and counts once; a rejection that answers a request has a number of its own. A dead letter is taken
-without a request, too, where a newer release folds its message. One that is *dropped* stays so.
+One of a relay or sink is *open* until an operator requests something. After a request to retry it
+is *retrying* until its reader answers: then it is *taken*, or open again with the newer reason. A
+reader's first rejection of a message is repeated, under one number, whenever it is read, and
+counts once; a rejection that answers a request has a number of its own. One that is *dropped*
+stays so.
+
+What the gateway's projections could not fold is on record in their files alone, which each replica
+has of its own: a gateway lists what it does not show itself (`letters_of`). Of these, what was
+dropped is here.
 """
 
 import sqlite3
+from collections.abc import Container, Iterable
 from typing import Final, Literal, assert_never
 
 from msgspec import Struct
@@ -30,6 +35,7 @@ from rung.events.deadletter import (
 )
 from rung.events.topic import DECISIONS, FACTS_OF
 from rung.runtime.projection import Projection
+from rung.runtime.projection.merge import Rejection
 
 _VALUE_LENGTH: Final = 4_096
 
@@ -48,6 +54,7 @@ CREATE INDEX letters_by_time ON letters (at, id);
 CREATE INDEX letters_by_state ON letters (state, at, id);
 CREATE INDEX letters_by_rejection ON letters (rejection);
 CREATE INDEX letters_by_key ON letters (key, reader);
+-- `rejection`: its id; of a message that is dropped, the letter's.
 CREATE TABLE asked (rejection TEXT PRIMARY KEY, what TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE requests (origin TEXT PRIMARY KEY, wish TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -95,7 +102,7 @@ class DeadLetterProjection(Projection):
         | FactRetried
         | FactDropped
     )
-    version = 3
+    version = 4
     schema = _SCHEMA
 
     def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:  # noqa: ARG002 - the key is in the event
@@ -117,6 +124,8 @@ class DeadLetterProjection(Projection):
                 _update(db, data.rejection)
             case MessageRetryRequested() | MessageDropped():
                 _note(db, event, data)
+                if isinstance(data, MessageDropped):
+                    db.execute("INSERT OR IGNORE INTO asked VALUES (?, 'drop')", (id_of(data),))
                 _settle(db, data, "dropped" if isinstance(data, MessageDropped) else "retrying")
             case MessageTaken():
                 _settle(db, data, "taken")
@@ -235,6 +244,31 @@ def read_dead_letter(db: sqlite3.Connection, letter_id: str) -> DeadLetter | Non
     query = f"SELECT {_FIELDS} FROM letters WHERE id = ?"  # noqa: S608 - named above
     row = db.execute(query, (letter_id,)).fetchone()
     return DeadLetter(*row) if row else None
+
+
+def read_dropped(db: sqlite3.Connection) -> frozenset[str]:
+    """Return ids of messages that are dropped, of whatever readers but processors."""
+    rows = db.execute("SELECT rejection FROM asked WHERE what = 'drop' AND rejection LIKE '%/%'")
+    return frozenset(name for (name,) in rows)
+
+
+def letters_of(
+    reader: str, rejected: Iterable[Rejection], dropped: Container[str]
+) -> list[DeadLetter]:
+    """Return the dead letters of what a reader's projections could not fold: one for each message.
+
+    Args:
+        reader: whose.
+        rejected: by all of its projections.
+        dropped: ids of letters that are.
+    """
+    found: dict[str, DeadLetter] = {}
+    for name, partition, position, key, reason, value, at in rejected:
+        letter = DeadLetter(at, name, partition, position, key, reader, reason, value)
+        letter.state = "dropped" if letter.id in dropped else "open"
+        known = found.setdefault(letter.id, letter)
+        known.at = min(known.at, at)
+    return list(found.values())
 
 
 def request_of(db: sqlite3.Connection, origin: str | None) -> str | None:

@@ -9,7 +9,13 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from rung.gateway.projections import experiments, pools
 from rung.gateway.projections.acts import ActProjection
 from rung.gateway.projections.answers import DirectoryProjection
-from rung.gateway.projections.deadletters import DeadLetterProjection
+from rung.gateway.projections.deadletters import (
+    DeadLetter,
+    DeadLetterProjection,
+    count_open,
+    letters_of,
+    read_dropped,
+)
 from rung.gateway.projections.deliveries import DeliveryProjection
 from rung.gateway.projections.experiment import Checkpoint, Experiment
 from rung.gateway.projections.experiments import (
@@ -25,6 +31,7 @@ from rung.gateway.projections.pools import Pool, PoolProjection
 from rung.gateway.projections.usage import UsageProjection
 from rung.ledger import Ledger
 from rung.runtime.projection import Projection, Projections
+from rung.runtime.projection.merge import rejected_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,6 +86,18 @@ class ReadModels(Projections):
     ) -> T:
         """Return what a query on the tables of a projection returns."""
         return await self.stores[projection.name].read(query, *args, **kwargs)
+
+    async def not_shown(self) -> list[DeadLetter]:
+        """Return the dead letters of what these very projections could not fold."""
+        rejected = [each for it in self.stores.values() for each in await it.read(rejected_of)]
+        if not rejected:
+            return []
+        return letters_of(READER, rejected, await self.read(DeadLetterProjection, read_dropped))
+
+    async def count_dead_letters(self) -> int:
+        """Return how many dead letters are open."""
+        own = sum(it.state == "open" for it in await self.not_shown())
+        return own + await self.read(DeadLetterProjection, count_open)
 
     def peek(self, projection: type[Projection], query: Callable[[sqlite3.Connection], T]) -> T:
         """Return what a short query returns, on the event loop."""

@@ -18,7 +18,6 @@ from rung.gateway.projections.deadletters import (
     DeadLetter,
     DeadLetterProjection,
     Request,
-    count_open,
     read_dead_letter,
     read_dead_letters,
     request_of,
@@ -47,10 +46,16 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     found = await context.models.read(
         DeadLetterProjection, read_dead_letters, query.state, before=before, limit=query.limit + 1
     )
+    found += [
+        it
+        for it in await context.models.not_shown()
+        if query.state in {None, it.state} and (before is None or (it.at, it.id) < before)
+    ]
+    found.sort(key=lambda it: (it.at, it.id), reverse=True)
     shown, more = found[: query.limit], len(found) > query.limit
     cursor = write_cursor((shown[-1].at, shown[-1].id)) if more else None
     items = [_told(context, letter) for letter in shown]
-    count = await context.models.read(DeadLetterProjection, count_open)
+    count = await context.models.count_dead_letters()
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
@@ -81,7 +86,7 @@ async def _ask(request: web.Request, what: Literal["retry", "drop"]) -> web.Resp
         if not await is_repeated(
             context, request_text(fact), before, DeadLetterProjection, subject, name=name
         ):
-            _check(context.parts.readers, letter)
+            _check(context.parts.readers, letter, what)
             await write(context, [stamp(context, key, fact)])
     return reply(api.DeadLetterAsked(id=letter.id, requested=what), status=202)
 
@@ -116,14 +121,16 @@ async def _dead_letter_of(request: web.Request) -> DeadLetter:
     """
     place = request.match_info
     name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
-    found = await context_of(request).models.read(DeadLetterProjection, read_dead_letter, name)
+    models = context_of(request).models
+    found = await models.read(DeadLetterProjection, read_dead_letter, name)
+    found = found or next((it for it in await models.not_shown() if it.id == name), None)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
         raise missing(request, "dead letter", name, hint)
     return found
 
 
-def _check(readers: Readers | None, letter: DeadLetter) -> None:
+def _check(readers: Readers | None, letter: DeadLetter, what: Literal["retry", "drop"]) -> None:
     """Refuse what would have no effect.
 
     Raises:
@@ -141,6 +148,12 @@ def _check(readers: Readers | None, letter: DeadLetter) -> None:
     if letter.settled:
         how = "dropped" if letter.state == "dropped" else "taken after all, or passed over,"
         raise Problem(409, "settled", f"dead letter {letter.id} was {how} already")
+    if what == "retry" and readers[letter.reader, letter.topic] == "projection":
+        detail = (
+            f"{letter.reader} folds everything again by itself, with {letter.id}, once it is"
+            " started in another release; by this one a retry would be in vain"
+        )
+        raise Problem(409, "no-requests", detail)
     if letter.rejection is not None and letter.state == "retrying":
         detail = f"dead letter {letter.id} is being retried; it is open again if that fails"
         raise Problem(409, "retrying", detail)

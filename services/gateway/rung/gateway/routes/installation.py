@@ -13,7 +13,6 @@ from rung import api
 from rung.config import json_schema
 from rung.gateway.access.authorization import access_of
 from rung.gateway.context import context_of, reply
-from rung.gateway.projections.deadletters import DeadLetterProjection, count_open
 from rung.gateway.projections.experiments import ExperimentProjection, kept_checkpoints
 from rung.gateway.projections.pools import (
     PoolProjection,
@@ -99,9 +98,7 @@ async def show_status(request: web.Request) -> web.Response:
                 pool_serializers.pool_status(pool, waiting[pool.name], in_full=in_full)
                 for pool in pools
             ],
-            dead_letters=(
-                await context.models.read(DeadLetterProjection, count_open) if letters else 0
-            ),
+            dead_letters=await context.models.count_dead_letters() if letters else 0,
             problems=(
                 [
                     *context.parts.problems(),
