@@ -20,9 +20,11 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import KillRequested, PauseRequested
+from rung.events.topic import DEADLETTER
 from rung.events.upcast import UPCASTERS
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.runtime import Rejected
+from rung.runtime import Rejected, deadletter
+from rung.runtime.checksum import with_checksum
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, serve
 from rung.runtime.sink.batch_sink import BatchSink, Reject
@@ -208,7 +210,7 @@ async def _append(ledger: MemoryLedger, *events: Event) -> None:
 
 
 async def _letters(ledger: MemoryLedger) -> list[Payload]:
-    records = await ledger.read("deadletter", 0, 0, 1_000)
+    records = await MemoryLedger.read(ledger, "deadletter", 0, 0, 1_000)
     return [decode(record.value).data for record in records]
 
 
@@ -223,6 +225,63 @@ async def _ask(ledger: MemoryLedger, about: MessageRejected, *, drop: bool) -> N
         reader=about.reader,
     )
     await _append(ledger, fact(data, source="/rung/gateway", origin="g", sequence=1, time="t"))
+
+
+class _Watched(MemoryLedger):
+    """Notes from where dead letters are read."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self.read_from: list[int] = []
+
+    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return records."""
+        if topic == DEADLETTER:
+            self.read_from.append(position)
+        return await super().read(topic, partition, position, limit)
+
+    def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
+        """Yield records."""
+        if topic == DEADLETTER:
+            self.read_from.append(position)
+        return super().follow(topic, partition, position)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+async def test_what_was_answered_is_not_read_again(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start goes on behind it, and does what was asked since."""
+    monkeypatch.setattr(deadletter, "_SAVE_EVERY", 1, raising=False)
+    it, ledger = _KINDS[kind](), _Watched()
+    await ledger.append([Draft(_TOPIC, _BAD, b"{")])
+
+    async def kinds() -> list[type[Payload]]:
+        return [type(each) for each in await _letters(ledger)]
+
+    async def is_dead() -> bool:
+        return bool(await _letters(ledger))
+
+    async def is_noted() -> bool:
+        value = await ledger.snapshot(f"requests/{it.reader}/{_TOPIC}", 0)
+        return value == with_checksum(b"3")
+
+    async def is_settled() -> bool:
+        return (await kinds())[-1] is MessageTaken
+
+    async with _running(ledger, it.component(breaks=True)):
+        await _until(is_dead)
+        (letter,) = await _letters(ledger)
+        assert isinstance(letter, MessageRejected)
+        await _ask(ledger, letter, drop=False)
+        await _until(is_noted)
+    assert await kinds() == [MessageRejected, MessageRetryRequested, MessageRejected]
+    ledger.read_from.clear()
+    await _ask(ledger, letter, drop=True)
+    async with _running(ledger, it.component(breaks=True)):
+        await _until(is_settled)
+    assert min(ledger.read_from) == 3
+    assert len(await kinds()) == 5
 
 
 @pytest.mark.parametrize("poison", _POISON)

@@ -1,7 +1,8 @@
 """Dead letters: messages that a component could not process, and what became of them.
 
 Where it is a processor, its rejection of a fact is a decision, and what operators ask are facts:
-types that lie on any topic of decisions or of facts, which the event names.
+types that lie on any topic of decisions or of facts, which the event names. What a projection
+could not fold is in its file alone.
 """
 
 from typing import ClassVar
@@ -24,7 +25,7 @@ class _Message(Struct, frozen=True, kw_only=True):
 
 
 class MessageRejected(_Message, frozen=True, kw_only=True):
-    """A message that a reader could not process; the reader went on with the next."""
+    """A message that a relay or sink could not process; it went on with the next."""
 
     TYPE: ClassVar[str] = "rung.message.rejected.v1"
     WRITER: ClassVar[str] = "host"
@@ -36,10 +37,7 @@ class MessageRejected(_Message, frozen=True, kw_only=True):
 
 
 class MessageRetryRequested(_Message, frozen=True, kw_only=True):
-    """An operator asked for another try of a rejected message.
-
-    A processor folds the message's key again, from before the message on.
-    """
+    """An operator asked a relay or sink for another try of a rejected message."""
 
     TYPE: ClassVar[str] = "rung.message.retry_requested.v1"
     WRITER: ClassVar[str] = "gateway"
@@ -47,9 +45,9 @@ class MessageRetryRequested(_Message, frozen=True, kw_only=True):
 
 
 class MessageDropped(_Message, frozen=True, kw_only=True):
-    """An operator dropped a rejected message: its reader skips it from now on.
+    """An operator dropped a rejected message: its relay or sink never processes it.
 
-    A processor folds the message's key again, without the message; so does an audit.
+    Of what a gateway cannot show it says that it is not listed as open any more.
     """
 
     TYPE: ClassVar[str] = "rung.message.dropped.v1"
@@ -58,7 +56,7 @@ class MessageDropped(_Message, frozen=True, kw_only=True):
 
 
 class MessageTaken(_Message, frozen=True, kw_only=True):
-    """A reader processed a message that it had rejected before, or skipped it as asked."""
+    """A relay or sink processed a message that it had rejected before, or skipped it as asked."""
 
     TYPE: ClassVar[str] = "rung.message.taken.v1"
     WRITER: ClassVar[str] = "host"

@@ -14,7 +14,7 @@ from typing import Final
 from rung.events import Event, LedgerError, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record, append_and_commit
-from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
+from rung.runtime.deadletter import Request, Requests, dead_letter, log_rejected
 from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.retry import Outage, keep_running, of_ledger
@@ -38,7 +38,7 @@ class Consumer:
         self._topic = topic
         self._partition = partition
         self._types = types
-        self._dead_letters = DeadLetters(ledger, name, topic, partition)
+        self._requests = Requests(ledger, name, topic, partition)
         self._reached = 0
         """Behind the last processed record."""
         self._passed = asyncio.Event()
@@ -53,7 +53,7 @@ class Consumer:
         Raises:
             LedgerError: the ledger failed; run again to go on from the committed position.
         """
-        await self._dead_letters.open()
+        await self._requests.open()
         start = await self._start()
         self._passed.clear()
         works = (self._follow(start), self._answer(), self._beside(), self._commit_passed())
@@ -158,27 +158,34 @@ class Consumer:
         CURRENT_LOOP.set(None)  # no part of the loop's health
 
         async def answer() -> None:
-            async for requests in self._dead_letters.requests():
+            async for requests in self._requests.news():
                 for request in requests:
                     await self._answer_one(request)
 
         outage = Outage("not tried again yet", name=self._name)
         await keep_running(answer, outage.note, patience_s=of_ledger)
 
-    async def _answer_one(self, request: Request) -> None:
+    async def _answer_one(self, request: Request) -> bool:
+        """Carry out a request; return whether the message is settled by that."""
         for record in await self._ledger.read(*self._place, request.position, 1):
+            drafts, reason = list[Draft](), None
             try:
-                drafts = [] if request.drop else await self._drafts_again(record)
+                if not request.drop:
+                    drafts = await self._drafts_again(record)
+            except UndecodableEvent as error:
+                reason = str(error)
             except LedgerError:
                 raise
             except Exception as error:  # noqa: BLE001 - as in `_drafts`
-                reason = str(error) if isinstance(error, UndecodableEvent) else f"{error!r}"
+                reason = repr(error)
+            if reason is not None:
                 rejected = Rejected(record, reason)
                 log_rejected(self._name, [rejected])
                 again = dead_letter(self._ledger.id, self._name, rejected, asked=request.asked)
-                await self._dead_letters.answer([again], {})
-            else:
-                await self._dead_letters.answer(drafts, {request.position: record.key})
+                await self._requests.answer([again], {})
+                return False
+            await self._requests.answer(drafts, {request.position: record.key})
+        return True
 
     async def _drafts_again(self, record: Record) -> list[Draft]:
         event = self._decode(record)

@@ -163,10 +163,11 @@ class _Acting(Consumer):
         await self._seen.save()
         await self._ledger.commit(self._name, *self._place, position)
 
-    async def _answer_one(self, request: Request) -> None:
-        await super()._answer_one(request)
-        if request.position not in self._dead_letters.rejected:
+    async def _answer_one(self, request: Request) -> bool:
+        is_settled = await super()._answer_one(request)
+        if is_settled:
             await self._settle(request.position)
+        return is_settled
 
     async def _settle(self, position: int) -> None:
         if position in self._seen.postponed:
@@ -187,7 +188,7 @@ class _Acting(Consumer):
     async def _try_again(self, position: int) -> None:
         for record in await self._ledger.read(*self._place, position, 1):
             drafts = await self._drafts_again(record)
-            await self._dead_letters.answer(drafts, {position: record.key})
+            await self._requests.answer(drafts, {position: record.key})
         await self._settle(position)
 
 

@@ -197,7 +197,7 @@ class ClusterStatus(Struct, kw_only=True):
     unfinished_imports: list[UnfinishedImport] = field(default_factory=list[UnfinishedImport])
     """No service starts before they are complete."""
     dead_letters: int = 0
-    """Those that are open."""
+    """Those of relays and sinks that are open, among the newest."""
     newest_letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
 
     def judge(self, now: datetime) -> None:

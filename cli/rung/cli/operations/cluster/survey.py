@@ -58,6 +58,8 @@ from rung.searcher.state import State as Experiment
 from rung.storage import ObjectError, ObjectStore
 
 _DEAD_LETTERS: Final = 5
+_LETTERS_READ: Final = 10_000
+"""Of the newest records about dead letters, in each partition."""
 _TIMEOUT_S: Final = 6.0
 _SECOND_LOOK_S: Final = 1.0
 _LOOK_BACK: Final = 100
@@ -389,7 +391,7 @@ async def _look_at_level(ledger: KafkaLedger, status: ClusterStatus) -> None:
 
 
 async def look_at_dead_letters(ledger: Ledger, status: ClusterStatus) -> None:
-    """Count the open dead letters, and list the newest ones.
+    """Count the open dead letters of relays and sinks, and list the newest ones.
 
     Raises:
         LedgerError: the ledger does not answer.
@@ -399,7 +401,8 @@ async def look_at_dead_letters(ledger: Ledger, status: ClusterStatus) -> None:
         prepare(db, projection, ledger.id)
         for partition in range(ledger.partitions(topic.DEADLETTER)):
             merge = Merge(projection, db, partition)
-            start = await ledger.start(topic.DEADLETTER, partition)
+            end = await ledger.end(topic.DEADLETTER, partition)
+            start = max(await ledger.start(topic.DEADLETTER, partition), end - _LETTERS_READ)
             async for record in read_all(ledger, topic.DEADLETTER, partition, start):
                 merge.fold([record])
         status.dead_letters = count_open(db)
