@@ -104,7 +104,7 @@ test-attacks: $(DEV)
 # and one process cannot hold both.
 TENSORFLOW := tests/tensorflow_loop tests/keras/test_exact.py
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(KEYCLOAK) $(FRAMEWORKS)
-	$(PYTEST) -m e2e -n 3 --dist loadfile $(TENSORFLOW:%=--ignore %)
+	$(PYTEST) -m "e2e and not soak" -n 3 --dist loadfile $(TENSORFLOW:%=--ignore %)
 	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW)
 
 # Keras, TensorFlow, Lightning and Transformers in the lowest versions that are declared, and in the
@@ -137,6 +137,7 @@ soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 	$(BIN)/pytest -m stores tests/storage
 	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py
 	$(BIN)/pytest -m e2e tests/e2e/test_kills.py tests/e2e/test_outlive.py
+	$(BIN)/pytest -m soak -n 3 --dist loadfile
 	deploy/horovod/build $(VENV) --no-install
 	$(MAKE) test-horovod
 

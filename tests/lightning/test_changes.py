@@ -14,7 +14,8 @@ from support.framework_trials import (
     refused_for_its_change,
 )
 from support.frameworks import lightning_fields
-from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED
+from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED, names
+from support.soak import shortened
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS = configured(
@@ -23,6 +24,8 @@ FIELDS = configured(
     searcher={"metric": "loss", "smaller_is_better": True},
 )
 BEHIND = range(CHANGED_AT + 1, LENGTH)
+SHORT = ["group", "weights", "of_callback", "of_trainer", "hook", "added", "swapped"]
+"""What is of the trainer; the rest is the same for `rung.torch`, whose tests have all of it."""
 SAID = {
     "layer": "model.net.body.2 is a Identity now, and was a Dropout",
     "hook": "model.net.head.forward_hooks are hook.<locals>.<lambda> now, and were none",
@@ -41,7 +44,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-@pytest.mark.parametrize("change", [each.__name__ for each in KEPT])
+@pytest.mark.parametrize("change", shortened(names(KEPT), SHORT))
 def test_a_change_in_training_outlives_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
@@ -49,7 +52,7 @@ def test_a_change_in_training_outlives_a_kill(
     killed_behind_its_change(process, tmp_path, FIELDS, change, BEHIND)
 
 
-@pytest.mark.parametrize("change", [each.__name__ for each in REFUSED])
+@pytest.mark.parametrize("change", shortened(names(REFUSED), SHORT))
 def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:

@@ -46,8 +46,8 @@ def test_a_validation_comes_when_due_within_an_epoch(
 ) -> None:
     """And at a length that is within an epoch; the trainer's least length holds nothing up."""
     fields = FIELDS | {"length": 10, "time_metric": "batches"}
-    settings = PUBLIC | {"min_validation_period": {"batches": 4}}
-    with trial(process, tmp_path, **configured(fields, **settings)) as runs:
+    fields = configured(fields, min_validation_period={"batches": 4}, **PUBLIC)
+    with trial(process, tmp_path, **fields) as runs:
         assert runs.train(trainer={"min_epochs": 5}) == 0
         assert list(runs.curve("training")) == list(range(1, 11))
         assert list(runs.curve("validation")) == [4, 6, 8, 10]

@@ -11,6 +11,7 @@ import pytest
 from rung.core.ipc.protocol import Acknowledged, Damaged, Restored, Stored
 from rung.storage import open_store
 from support.agent_end import agent_end
+from support.soak import thinned
 from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
@@ -71,7 +72,7 @@ def test_the_unbroken_run_is_what_was_asked_for(unbroken: tuple[int, dict[str, A
     assert outcome["validations"] == 5
 
 
-@pytest.mark.parametrize("step", range(1, LENGTH + 1))
+@pytest.mark.parametrize("step", thinned(range(1, LENGTH + 1), 5))
 def test_killed_at_every_step_it_goes_on_as_if_nothing_had_happened(
     unbroken: tuple[int, dict[str, Any]],
     parent: "subprocess.Popen[str]",
@@ -88,7 +89,7 @@ def test_killed_at_every_step_it_goes_on_as_if_nothing_had_happened(
         assert runs.outcome() == expected
 
 
-@pytest.mark.parametrize("moment", range(1, LENGTH + 18))
+@pytest.mark.parametrize("moment", thinned(range(1, LENGTH + 18), 2))
 def test_killed_at_any_other_moment_too(
     alone: dict[str, Any], parent: "subprocess.Popen[str]", tmp_path: Path, moment: int
 ) -> None:

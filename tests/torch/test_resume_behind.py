@@ -16,6 +16,7 @@ import pytest
 from rung.core.ipc.protocol import Stored
 from rung.storage import FolderStore, open_store
 from support.agent_end import agent_end
+from support.soak import thinned
 from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
@@ -63,7 +64,7 @@ def test_the_unbroken_run_has_all_that_can_go_wrong(unbroken: tuple[int, dict[st
     assert any(later < former for former, later in itertools.pairwise(scales))
 
 
-@pytest.mark.parametrize("step", range(1, LENGTH + 1))
+@pytest.mark.parametrize("step", thinned(range(1, LENGTH + 1), 5))
 def test_killed_at_every_step_it_goes_on_as_if_nothing_had_happened(
     unbroken: tuple[int, dict[str, Any]],
     parent: "subprocess.Popen[str]",
@@ -80,7 +81,7 @@ def test_killed_at_every_step_it_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("moment", range(1, 4 * MOMENTS_OF_A_STORE + 1))
+@pytest.mark.parametrize("moment", thinned(range(1, 4 * MOMENTS_OF_A_STORE + 1), 3))
 def test_killed_while_a_checkpoint_is_stored(
     unbroken: tuple[int, dict[str, Any]],
     parent: "subprocess.Popen[str]",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from support.agent_end import agent_end
+from support.soak import thinned
 from support.trials.runs import Runs
 
 pytestmark = pytest.mark.e2e
@@ -62,7 +63,7 @@ def test_the_unbroken_run_has_all_that_can_go_wrong(unbroken: dict[str, Any]) ->
     assert len(patience["batches"]) == 2
 
 
-@pytest.mark.parametrize("step", range(1, LENGTH + 1))
+@pytest.mark.parametrize("step", thinned(range(1, LENGTH + 1), 3))
 def test_killed_at_every_step_it_goes_on_as_if_nothing_had_happened(
     unbroken: dict[str, Any], parent: "subprocess.Popen[str]", tmp_path: Path, step: int
 ) -> None:

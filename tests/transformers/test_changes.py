@@ -15,8 +15,9 @@ from support.framework_trials import (
     refused_for_its_change,
 )
 from support.frameworks import changing, transformers_fields
-from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED
+from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED, names
 from support.fuse import before
+from support.soak import shortened
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS = configured(
@@ -25,6 +26,8 @@ FIELDS = configured(
     searcher={"metric": "loss", "smaller_is_better": True},
 )
 BEHIND = range(CHANGED_AT + 1, LENGTH)
+SHORT = ["average", "of_callback", "of_trainer", "added", "swapped", "harder"]
+"""What is of the trainer; the rest is the same for `rung.torch`, whose tests have all of it."""
 AHEAD = [changing.harder, changing.transform]
 """Changes of the data set, whose batches this trainer fetches ahead."""
 OTHERS = [*AHEAD, changing.group, changing.weights]
@@ -48,7 +51,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-@pytest.mark.parametrize("change", [each.__name__ for each in KEPT if each not in OTHERS])
+@pytest.mark.parametrize("change", shortened(names(it for it in KEPT if it not in OTHERS), SHORT))
 def test_a_change_in_training_outlives_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
@@ -56,7 +59,7 @@ def test_a_change_in_training_outlives_a_kill(
     killed_behind_its_change(process, tmp_path, FIELDS, change, BEHIND)
 
 
-@pytest.mark.parametrize("change", [each.__name__ for each in AHEAD])
+@pytest.mark.parametrize("change", names(AHEAD))
 def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
@@ -65,7 +68,7 @@ def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
     killed_again_and_again(process, tmp_path, FIELDS, moments, change=change, at_epoch=True)
 
 
-@pytest.mark.parametrize("change", [each.__name__ for each in (*REFUSED, *AHEAD)])
+@pytest.mark.parametrize("change", shortened(names((*REFUSED, *AHEAD)), SHORT))
 def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:

@@ -5,7 +5,7 @@ step from then on. An order names it.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -255,6 +255,11 @@ KEPT = [
 ]  # fmt: skip
 REFUSED = [layer, hook, gradients, nameless, added, swapped, optimizer]
 BY_NAME = {each.__name__: each for each in (*KEPT, *REFUSED)}
+
+
+def names(changes: Iterable[Callable[[Training], None]]) -> list[str]:
+    """Return what orders call the changes."""
+    return [each.__name__ for each in changes]
 
 
 def make(it: Training, name: str, at: int = CHANGED_AT) -> None:
