@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rung.events import Event, Fenced, Payload, decode, encode, fact
+from rung.events import Event, Fenced, LedgerUnavailable, Payload, decode, encode, fact
 from rung.events.deadletter import FactDropped, FactRejected, FactRetried
 from rung.events.experiment import KillRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger, Record
@@ -418,9 +418,16 @@ async def test_a_plain_restart_appends_nothing_twice() -> None:
 
 
 class Counting(MemoryLedger):
-    """Counts the objects of snapshots that are read."""
+    """Counts the objects of snapshots, and the records, that are read."""
 
     reads = 0
+    records = 0
+
+    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Read some."""
+        found = await super().read(topic, partition, position, limit)
+        self.records += len(found)
+        return found
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
         """Read one."""
@@ -466,6 +473,96 @@ async def test_one_key_that_stands_still_costs_the_reads_of_its_bucket() -> None
     known = (await recover(ledger, ONE, 0)).known("k7")
     assert known is not None
     assert (known.stuck is not None, known.state) == (True, Count(pauses=1, decisions=2))
+
+
+async def test_a_save_reads_the_records_of_keys_that_were_torn_alone() -> None:
+    """Not what others have on record since the snapshot, however much: three pauses, three kills.
+
+    Before the kills, and behind them, lie a thousand facts of others, and their decisions.
+    """
+    world = World()
+    world.ledger = ledger = Counting(partitions=1)
+    await world.start(0, ONE)
+    for number in range(3):
+        others = [pause(1, f"k{number}-{other}") for other in range(1_000)]
+        own = [pause(1, f"b{number}"), kill(2, f"b{number}")]
+        await ledger.append([Draft.of(event) for event in (*others, *own, *others)])
+        await world.advance(0)
+        ledger.records = 0
+        await world.save(0)
+        assert ledger.records == 2 + 2 * 3, "two facts, and their decisions twice"
+    fold = await recover(ledger, ONE, 0)
+    states = [known.state for key in fold.stuck if (known := fold.known(key)) is not None]
+    assert states == [Count(pauses=1, decisions=2)] * 3
+
+
+async def test_keys_that_were_torn_side_by_side_are_read_once() -> None:
+    """Twenty whose records lie among each other's: what is read is no more than there is."""
+    world = World()
+    world.ledger = ledger = Counting(partitions=1)
+    await world.start(0, ONE)
+    keys = [f"k{number}" for number in range(20)]
+    events = [
+        event
+        for make, number in ((pause, 1), (kill, 2))
+        for event in (make(number, key) for key in keys)
+    ]
+    await ledger.append([Draft.of(event) for event in events])
+    await world.advance(0)
+    ledger.records = 0
+    await world.save(0)
+    assert ledger.records == 40 + 2 * 60
+    fold = await recover(ledger, ONE, 0)
+    assert {key: known.state for key in keys if (known := fold.known(key)) is not None} == (
+        dict.fromkeys(keys, Count(pauses=1, decisions=2))
+    )
+
+
+async def test_a_torn_key_is_brought_from_an_older_snapshot_of_another_replica() -> None:
+    """It wrote over the one since which the key's first fact is known: all is read from there."""
+    world = World()
+    await world.start(1, ONE)
+    await world.write("a", "pause")
+    await world.advance(1)
+    await world.start(0, ONE)
+    await world.write("a", "pause")
+    await world.advance(0)
+    await world.save(0)
+    await world.save(1)
+    for kind in ("pause", "kill"):
+        await world.write("a", kind)
+    await world.advance(0)
+    await world.save(0)
+    known = (await recover(world.ledger, ONE, 0)).known("a")
+    assert known is not None
+    assert (known.stuck is not None, known.state) == (True, Count(pauses=3, decisions=6))
+
+
+async def test_a_torn_key_is_brought_where_the_save_before_failed() -> None:
+    """Its first fact since the newest snapshot lies before the one that could not be saved."""
+    world = World()
+    world.ledger = ledger = Full(partitions=1)
+    await world.start(0, ONE)
+    for kind in ("pause", "pause", "kill"):
+        await world.write("a", kind)
+        await world.advance(0)
+        ledger.full = kind == "pause"
+        await world.save(0)
+    known = (await recover(ledger, ONE, 0)).known("a")
+    assert known is not None
+    assert (known.stuck is not None, known.state) == (True, Count(pauses=2, decisions=4))
+
+
+class Full(MemoryLedger):
+    """Saves no snapshots while it is full."""
+
+    full = False
+
+    async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
+        """Save one, or refuse."""
+        if self.full:
+            raise LedgerUnavailable("no room")
+        await super().save_snapshot(name, partition, value)
 
 
 async def _decide_all(ledger: MemoryLedger, release: Release) -> None:

@@ -53,7 +53,7 @@ from rung.events.envelope import level_of
 from rung.ledger import Record
 from rung.ledger.effective import NO_CAUSE, Cause, cause_of
 from rung.runtime.fact_writer import now
-from rung.runtime.processor.image import Image, KeyFold, Parked, Stuck
+from rung.runtime.processor.image import Image, KeyFold, Parked, Place, Stuck, Torn
 from rung.runtime.processor.processor import Processor, Reopening, S, types_of
 from rung.runtime.processor.recorded import Recorded
 
@@ -138,11 +138,12 @@ class PartitionFold(Generic[S]):
         self._keys = image.keys
         self._ahead = image.ahead
         self._began = image.decisions
+        self._place = Place(image.facts, image.decisions)
+        """Before the fact that is being folded; no decision that it causes lies before."""
         self.parked = image.parked
         """Keys that are left alone, and where to go on with them."""
-        self.torn: dict[str, str] = {}
-        """Keys whose state, or whose place to go on from, is to be brought → the rejection's id,
-        empty where they are left alone."""
+        self.torn: dict[str, Torn] = {}
+        """Keys that are to be brought from what is on record."""
         self._turn: _Turn | None = None
         """The request that is being carried out."""
         self.contradicted = False
@@ -150,8 +151,10 @@ class PartitionFold(Generic[S]):
         self.facts = image.facts
         self.recorded: Final = Recorded(image.decisions)
         """The decisions on record that are not folded yet."""
-        self.changed: dict[str, None] = {}
-        """Keys that were folded since the last snapshot."""
+        self.changed: dict[str, Place] = {}
+        """Keys that were folded since the last snapshot → before the first fact of each."""
+        self.since = image.facts
+        """The position of facts at which that snapshot was begun."""
         for key, known in list(image.keys.items()):
             if known.state is not None and known.state.level > processor.level:
                 self._leave_alone(key, self._next_of(key), known.state.level, on_record=False)
@@ -195,12 +198,16 @@ class PartitionFold(Generic[S]):
         if key in self.parked:
             old = self.parked[key]
             self.parked[key] = structs.replace(it, reason=old.reason, level=old.level)
-        elif it.known and it.known.stuck and it.known.stuck.rejection == self.torn[key]:
+        elif it.known and it.known.stuck and it.known.stuck.rejection == self.torn[key].rejection:
             self._keys[key] = it.known
         else:
             return
         del self.torn[key]
-        self.changed[key] = None
+        self._change(key)
+
+    def _change(self, key: str) -> None:
+        """Note that a key differs from the last snapshot."""
+        self.changed.setdefault(key, self._place)
 
     def record(self, records: Sequence[Record]) -> list[Rejected]:
         """Scan and take decisions on record; must precede the facts that caused them."""
@@ -253,7 +260,7 @@ class PartitionFold(Generic[S]):
         this fact as their cause.
         """
         assert record.position >= self.facts, (record, self.facts)
-        self.facts = record.position + 1
+        self._proceed(record)
         if self._passes_by(record):
             return _NOTHING
         known = self._keys.get(record.key)
@@ -290,7 +297,7 @@ class PartitionFold(Generic[S]):
         """
         assert record.position >= self.facts, (record, self.facts)
         assert record.key not in self.torn, record
-        self.facts = record.position + 1
+        self._proceed(record)
         known = self._keys[record.key]
         recorded, is_open = self.recorded.of(record)
         self._turn = _Turn(
@@ -301,7 +308,7 @@ class PartitionFold(Generic[S]):
             recorded=deque(it for it in recorded if cause_of(it)[0] == record.position),
         )
         known.stuck = None
-        self.changed[record.key] = None
+        self._change(record.key)
 
     def fold_waiting(
         self, records: Sequence[Record], *, compare: bool = False
@@ -342,7 +349,13 @@ class PartitionFold(Generic[S]):
             )
             new.append(self._decision(data, turn.request, turn, turn.index, None))
         self._evolve(record.key, known, recorded + new)
+        self.recorded.made(len(new))
         return Folded(new, recorded, None, None)
+
+    def _proceed(self, record: Record) -> None:
+        self.facts = record.position + 1
+        decisions = self.recorded.next if self.settled else self._began
+        self._place = Place(record.position, decisions)
 
     def _passes_by(self, record: Record) -> bool:
         return self._skips(record.key) or record.position < self._ahead.get(record.key, 0)
@@ -373,6 +386,7 @@ class PartitionFold(Generic[S]):
             reason = f"{type(error).__name__}: {error}"
         else:
             turn.index += len(folded.new)
+            self.recorded.made(len(folded.new))
             return folded
         if recorded or not turn.is_open:
             turn.is_over = True
@@ -389,7 +403,7 @@ class PartitionFold(Generic[S]):
         turn.is_over = True
         reason = self._leave_alone(record.key, record.position, level, on_record=on_record)
         if turn.request is not None:  # it is to go on before the request
-            self.torn[record.key] = ""
+            self.torn[record.key] = Torn()
         return Folded([], [], None, Rejected(record, reason, level))
 
     def _fold_event(
@@ -411,7 +425,7 @@ class PartitionFold(Generic[S]):
         assert known.state is not None
         if not known.is_new(fact):
             return self._pass(record, recorded) if recorded else _NOTHING
-        self.changed[record.key] = None
+        self._change(record.key)
         self._processor.evolve(known.state, fact.data)
         if turn.is_open:
             return self._decide(record, turn, known, fact, recorded)
@@ -466,7 +480,7 @@ class PartitionFold(Generic[S]):
         )
 
     def _evolve(self, key: str, known: KeyFold[S], events: list[Event]) -> None:
-        self.changed[key] = None
+        self._change(key)
         for event in events:
             if known.state is not None and event.type in self._decided:
                 self._processor.evolve(known.state, event.data)
@@ -489,7 +503,9 @@ class PartitionFold(Generic[S]):
         event = structs.replace(event, time=now())
         self._stop(record, turn, event, data)
         if is_torn:
-            self.torn[record.key] = event.id
+            end = Place(turn.position + 1, self.recorded.next + 1)
+            self.torn[record.key] = Torn(event.id, self.since, self.changed[record.key], end)
+        self.recorded.made(1)
         return Folded([event], [], None, Rejected(record, data.reason))
 
     def _stop(self, record: Record, turn: _Turn, event: Event, data: FactRejected) -> None:
@@ -499,14 +515,14 @@ class PartitionFold(Generic[S]):
             known = self._keys[record.key] = KeyFold(self._processor.initial(record.key))
         known.stuck = Stuck(event.id, record.position, data.reason)
         known.cause = cause_of(event)
-        self.changed[record.key] = None
+        self._change(record.key)
         turn.is_over = True
 
     def _park(self, record: Record, reason: str) -> Rejected:
         """Leave a key alone because of a record; where it is to go on is still to be brought."""
         self._forget(record.key)
         self.parked[record.key] = Parked(reason=reason)
-        self.torn[record.key] = ""
+        self.torn[record.key] = Torn()
         self.changed.pop(record.key, None)
         return Rejected(record, reason)
 
@@ -523,7 +539,7 @@ class PartitionFold(Generic[S]):
         # Where decisions are on record and not folded, their beginning is not known.
         decisions = self._began if on_record else self.decisions
         self.parked[key] = Parked(position, decisions, self._keys.get(key), reason, level)
-        self.changed[key] = None
+        self._change(key)
         self._forget(key)
         return reason
 

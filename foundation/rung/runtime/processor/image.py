@@ -1,6 +1,7 @@
 """What the fold of a partition knows: of each key, and of all of them as a snapshot has it."""
 
-from typing import Final, Generic
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple
 
 from msgspec import Struct, field
 
@@ -73,6 +74,26 @@ class KeyFold(Struct, Generic[S], omit_defaults=True):
         self.traces = {}
 
 
+class Place(NamedTuple):
+    """A position in both topics."""
+
+    facts: int
+    decisions: int
+
+
+class Torn(Struct, frozen=True):
+    """A key whose state, or whose place to go on from, is to be brought from what is on record."""
+
+    rejection: str = ""
+    """Id of the decision that tore it; empty where the key is left alone."""
+    since: int = 0
+    """The position of facts up to which a snapshot has to reach, for `begin` to hold."""
+    begin: Place = Place(0, 0)
+    """Before its first fact since that snapshot, and that fact's decisions."""
+    end: Place = Place(0, 0)
+    """Behind the rejected fact, or the request, and the decision that rejects it."""
+
+
 class Parked(Struct, Generic[S]):
     """A key that this release leaves alone, as it was some time before it had to."""
 
@@ -100,18 +121,22 @@ class Image(Struct, Generic[S]):
     parked: dict[str, Parked[S]] = field(default_factory=dict[str, Parked[S]])
     """Keys that are left alone."""
 
+    def next_of(self, key: str) -> int:
+        """Return the position of the next fact of a key to fold."""
+        return self.ahead.get(key, self.facts)
+
     def of(self, key: str) -> Parked[S]:
         """Return from where a key is to go on."""
-        facts = self.ahead.get(key, self.facts)
-        return self.parked.get(key) or Parked(facts, self.decisions, self.keys.get(key))
+        parked = self.parked.get(key)
+        return parked or Parked(self.next_of(key), self.decisions, self.keys.get(key))
 
-    def only(self, keys: list[str]) -> "Image[S]":
-        """Return the image of some of the keys."""
+    def only(self, keys: Sequence[str], begin: Place) -> "Image[S]":
+        """Return the image of some of the keys, to be folded from a place on."""
         return Image(
-            self.facts,
-            self.decisions,
+            begin.facts,
+            begin.decisions,
             {key: self.keys[key] for key in keys if key in self.keys},
-            {key: self.ahead[key] for key in keys if key in self.ahead},
+            {key: self.next_of(key) for key in keys},
             {key: self.parked[key] for key in keys if key in self.parked},
         )
 

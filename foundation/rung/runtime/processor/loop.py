@@ -32,7 +32,7 @@ from rung.runtime.deadletter import log_rejected
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.fold import PartitionFold, Rejected
-from rung.runtime.processor.image import Image, Parked
+from rung.runtime.processor.image import Image, Parked, Torn
 from rung.runtime.processor.processor import Processor, S
 from rung.runtime.processor.replay import mend, resume, scan_decisions, take_decisions
 from rung.runtime.processor.snapshot import Snapshots
@@ -234,18 +234,10 @@ class _Hosted:
     async def _mend(self) -> None:
         """Bring torn keys again, while the fold is at what is on record."""
         if self._fold.torn:
-            self._adopt(await self._mended(self._fold.facts, self._fold.decisions))
+            self._adopt(await self._mended(self._fold.torn.copy()))
 
-    async def _mended(self, facts: int, decisions: int) -> dict[str, Parked[Any]]:
-        return await mend(
-            self._ledger,
-            self._processor,
-            self._fold,
-            self._partition,
-            self._snapshots,
-            facts=facts,
-            decisions=decisions,
-        )
+    async def _mended(self, torn: dict[str, Torn]) -> dict[str, Parked[Any]]:
+        return await mend(self._ledger, self._processor, torn, self._partition, self._snapshots)
 
     def _adopt(self, found: dict[str, Parked[Any]]) -> None:
         for key, it in found.items():
@@ -308,8 +300,8 @@ class _Hosted:
         try:
             if self._fold.torn:
                 async with self._settled():
-                    facts, decisions = self._fold.facts, self._fold.decisions
-                found = await self._mended(facts, decisions)
+                    torn = self._fold.torn.copy()
+                found = await self._mended(torn)
                 async with self._settled():
                     self._adopt(found)
             await self._snapshots.save(self._fold, self._whole)

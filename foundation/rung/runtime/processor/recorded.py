@@ -37,6 +37,8 @@ class Recorded:
         """Position of the next decision to take."""
         self._scanned = position
         """Position behind the last decision scanned; this fold appended those behind it."""
+        self._made = 0
+        """How many decisions of this fold are not on record yet."""
 
     @property
     def settled(self) -> bool:
@@ -48,9 +50,19 @@ class Recorded:
         """How many decisions were scanned and not taken yet."""
         return self._scanned - self.unread
 
+    @property
+    def next(self) -> int:
+        """Position of the next decision that this fold makes."""
+        return self.end + self._made
+
+    def made(self, count: int) -> None:
+        """Note that this fold made decisions, which are to be appended in their order."""
+        self._made += count
+
     def appended(self, count: int) -> None:
         """Note that decisions of this fold were appended."""
         self.end += count
+        self._made -= count
 
     def lacks(self, position: int) -> bool:
         """Return whether decisions are to be taken before the fact at a position is folded."""

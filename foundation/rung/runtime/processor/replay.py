@@ -1,11 +1,11 @@
 """Folds a partition of a processor again from what is on record: at a start, and in an audit."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from rung.ledger import Ledger, Record
 from rung.runtime.processor.fold import Folded, PartitionFold, Rejected
-from rung.runtime.processor.image import Image, Parked
+from rung.runtime.processor.image import Image, Parked, Place, Torn
 from rung.runtime.processor.processor import Processor, S
 from rung.runtime.processor.snapshot import Snapshots
 
@@ -108,35 +108,57 @@ async def resume(
     yield record, fold.end_waiting(record)
 
 
-async def mend(  # noqa: PLR0913 - a fold, and how far it is on record
+async def mend(
     ledger: Ledger,
     processor: Processor[S],
-    fold: PartitionFold[S],
+    torn: dict[str, Torn],
     partition: int,
     snapshots: Snapshots[S],
-    *,
-    facts: int,
-    decisions: int,
 ) -> dict[str, Parked[S]]:
-    """Return what is on record of the keys of a fold that are torn, to be adopted by it.
+    """Return what is on record of torn keys, to be adopted by their fold.
 
-    All of them are folded at once, from the newest snapshot on, up to these positions; what the
-    fold decided must be on record.
+    They are folded from the newest snapshot on. Only stretches are read in which records of such
+    keys may lie: from a key's first fact since that snapshot to its rejection.
 
     Raises:
         LedgerError: the ledger does not answer.
     """
-    parked = [key for key in fold.torn if key in fold.parked]
-    stuck = [key for key in fold.torn if key not in fold.parked]
-    image = await snapshots.newest(frozenset(parked + stuck))
+    parked = [key for key, it in torn.items() if not it.rejection]
+    stuck = {key: it for key, it in torn.items() if it.rejection}
+    image = await snapshots.newest(torn.keys())
     found = {key: image.of(key) for key in parked}
-    if not stuck:
-        return found
-    again = PartitionFold(processor, image.only(stuck), only=frozenset(stuck))
-    await scan_decisions(ledger, processor, again, partition, until=decisions)
-    if again.contradicted:
-        again = PartitionFold(processor, only=frozenset(stuck))
-        await scan_decisions(ledger, processor, again, partition, until=decisions)
-    async for _ in refold(ledger, processor, again, partition, until=facts):
-        pass
-    return found | {key: Parked(known=again.known(key)) for key in stuck}
+    for keys, begin, end in _stretches(image, stuck):
+        again = PartitionFold(processor, image.only(keys, begin), only=frozenset(keys))
+        await scan_decisions(ledger, processor, again, partition, until=end.decisions)
+        if again.contradicted:
+            again = PartitionFold(processor, only=frozenset(keys))
+            await scan_decisions(ledger, processor, again, partition, until=end.decisions)
+        async for _ in refold(ledger, processor, again, partition, until=end.facts):
+            pass
+        found |= {key: Parked(known=again.known(key)) for key in keys}
+    return found
+
+
+def _stretches(image: Image[S], torn: dict[str, Torn]) -> Iterator[tuple[list[str], Place, Place]]:
+    """Yield which torn keys to fold together, from where to where on.
+
+    Where the snapshot is older than the one that a key changed since, from its beginning on.
+    """
+    oldest = Place(image.facts, image.decisions)
+    places = sorted(
+        (it.begin if image.next_of(key) >= it.since else oldest, it.end, key)
+        for key, it in torn.items()
+    )
+    keys: list[str] = []
+    first = last = oldest
+    for begin, end, key in places:
+        if keys and begin.facts >= last.facts:
+            yield keys, first, last
+            keys = []
+        if not keys:
+            first, last = begin, end
+        keys.append(key)
+        first = Place(first.facts, min(first.decisions, begin.decisions))
+        last = max(last, end)
+    if keys:
+        yield keys, first, last

@@ -147,6 +147,7 @@ class Snapshots(Generic[S]):
         async with settled():
             facts, decisions = fold.facts, fold.decisions
             changed, fold.changed = fold.changed, {}
+            since, fold.since = fold.since, facts
         for key in changed:
             self._members[_bucket_of(key)][key] = None
         try:
@@ -160,7 +161,7 @@ class Snapshots(Generic[S]):
             value = with_checksum(msgspec.json.encode(mark))
             await self._ledger.save_snapshot(self._name, self._partition, value)
         except BaseException:
-            fold.changed = changed | fold.changed
+            fold.changed, fold.since = fold.changed | changed, since
             raise
 
     def _make(self, fold: PartitionFold[S], number: int) -> _Bucket[S]:
