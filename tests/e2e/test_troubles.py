@@ -4,6 +4,8 @@ import contextlib
 import shutil
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,33 @@ def test_what_can_be_rebuilt_never_keeps_it_from_training(installation: Installa
     assert up.stderr.count("series.damaged-") == 2
     other = installation.submit(_constant("other"))
     assert installation.ended(other, 60)["state"] == "completed"
+
+
+_DELETE = """
+import sys
+from chdb.session import Session
+Session(sys.argv[1]).query("DELETE FROM metrics WHERE kind = 'validation'")
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(180)
+def test_rows_that_the_series_lost_are_said_and_rebuilt(installation: Installation) -> None:
+    """They were deleted while nothing ran: the next start finds that, and status names it."""
+    calm = installation.submit(_constant("calm"))
+    assert installation.ended(calm, 60)["state"] == "completed"
+    path = f"/experiments/{calm}/metrics?kind=validation&name=loss"
+    before = wait_for(lambda: _curves(installation, path), "the curves are there")
+    installation.down()
+    series = str(installation.folder / "series")
+    subprocess.run([sys.executable, "-c", _DELETE, series], check=True, timeout=60)
+    installation.rung("up", "--detach", "--port", "0", "--slots", "2")
+
+    wait_for(lambda: _curves(installation, path) == before, "the curves are rebuilt")
+    wait_for(
+        lambda: f"Problem: the series in {series} lacked" in installation.rung("status").stdout,
+        "status names what was missing",
+    )
 
 
 def _curves(installation: Installation, path: str) -> Any:

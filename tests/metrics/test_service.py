@@ -254,11 +254,11 @@ class _Failing(Embedded):
 
     failures = 3
 
-    def insert(self, table: str, columns: object) -> None:
+    def insert(self, table: str, columns: object, *, again: bool = False) -> None:
         if table == "metrics" and self.failures:
             self.failures -= 1
             raise SeriesUnavailable("the disk is full")
-        super().insert(table, columns)  # type: ignore[arg-type]
+        super().insert(table, columns, again=again)  # type: ignore[arg-type]
 
 
 async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ async def run(  # noqa: PLR0913 - what it is started with
     checks.enter_context(HEALTH.check("disk", disk.look))
 
     def warnings() -> list[str]:
-        return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
+        series_warnings = filter(None, [recovery.problem, series.warning])
+        return [*folder.warnings, *series_warnings, *_set_aside(folder)]
 
     joins = await _Joins.from_now(ledger)
     parts = {**tables(store), WEBHOOKS: webhooks(store, delivery, secrets_key)}

@@ -149,6 +149,9 @@ SPOOL_OLDEST_SECONDS: Final = METER.gauge(
 # Metrics and logs -------------------------------------------------------------------------------
 
 SERIES_ROWS: Final = METER.counter("rung_series_rows_total", "Rows that ClickHouse took.", "table")
+SERIES_LACKED: Final = METER.counter(
+    "rung_series_lacked_rows_total", "Rows that ClickHouse lacked, written again.", "table"
+)
 SERIES_PENDING_BYTES: Final = METER.gauge(
     "rung_series_pending_bytes", "Records that wait to be written into ClickHouse."
 )

@@ -4,9 +4,9 @@ An event's reports are taken metric by metric rather than report by report: so a
 whole lists, and the rows come nearly in the order in which the table keeps them.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple, Self
 
 from rung.events import UndecodableEvent, decode
 from rung.events.metric import (
@@ -55,11 +55,29 @@ def version_of(run: int, sequence: int) -> int:
 
 
 @dataclass
-class MetricColumns:
+class _Columns:
+    """Rows of one table."""
+
+    trial: list[bytes] = field(default_factory=list[bytes])
+
+    def at(self, rows: Sequence[int]) -> Self:
+        """Return some of the rows."""
+        columns = {each.name: getattr(self, each.name) for each in fields(self)}
+        return type(self)(**{name: [of[row] for row in rows] for name, of in columns.items()})
+
+    def rows_of_trials(self) -> dict[bytes, list[int]]:
+        """Return which rows each trial has."""
+        found: dict[bytes, list[int]] = {}
+        for row, trial_id in enumerate(self.trial):
+            found.setdefault(trial_id, []).append(row)
+        return found
+
+
+@dataclass
+class MetricColumns(_Columns):
     """Rows for the table `metrics`."""
 
     experiment: list[bytes] = field(default_factory=list[bytes])
-    trial: list[bytes] = field(default_factory=list[bytes])
     kind: list[bytes] = field(default_factory=list[bytes])
     name: list[bytes] = field(default_factory=list[bytes])
     step: list[int] = field(default_factory=list[int])
@@ -157,12 +175,11 @@ class _Mark(NamedTuple):
 
 
 @dataclass
-class LogColumns:
+class LogColumns(_Columns):
     """Rows for the table `logs`."""
 
     experiment: list[bytes] = field(default_factory=list[bytes])
     time: list[int] = field(default_factory=list[int])
-    trial: list[bytes] = field(default_factory=list[bytes])
     sequence: list[int] = field(default_factory=list[int])
     line: list[int] = field(default_factory=list[int])
     origin: list[bytes] = field(default_factory=list[bytes])
@@ -251,6 +268,18 @@ class Batch:
     def rows(self) -> dict[str, int]:
         """How many rows there are for each table."""
         return {"metrics": len(self.metrics.name), "logs": len(self.logs.text)}
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return sum(self.rows.values())
+
+    def trials(self) -> Iterator[tuple[str, "Batch"]]:
+        """Yield the rows of each trial, without positions and deletions."""
+        for trial_id, rows in self.metrics.rows_of_trials().items():
+            yield trial_id.decode(), Batch(metrics=self.metrics.at(rows))
+        for trial_id, rows in self.logs.rows_of_trials().items():
+            yield trial_id.decode(), Batch(logs=self.logs.at(rows))
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Batch":

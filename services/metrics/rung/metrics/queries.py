@@ -67,9 +67,7 @@ class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
 
 def write(tables: Tables, batch: Batch) -> None:
     """Insert a batch: its rows, then deletions, then the positions behind its records."""
-    for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
-        if columns:
-            tables.insert(table, _known(tables, columns))
+    _write_rows(tables, batch)
     if batch.deleted:
         _delete(tables, batch.deleted)
     if batch.without_metrics:
@@ -85,6 +83,17 @@ def write(tables: Tables, batch: Batch) -> None:
             Column("position", "UInt64", [batch.positions[key] for key in keys]),
         ],
     )
+
+
+def write_again(tables: Tables, batch: Batch) -> None:
+    """Insert the rows of a batch that are gone, although blocks like them were inserted before."""
+    _write_rows(tables, batch, again=True)
+
+
+def _write_rows(tables: Tables, batch: Batch, *, again: bool = False) -> None:
+    for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
+        if columns:
+            tables.insert(table, _known(tables, columns), again=again)
 
 
 def _known(tables: Tables, columns: list[Column]) -> list[Column]:
@@ -139,6 +148,50 @@ def positions(tables: Tables) -> dict[tuple[str, int], int]:
     """Return the position from which on each topic and partition is not stored yet."""
     rows = tables.rows(query("positions"), tuple[str, int, int])
     return {(topic, partition): position for topic, partition, position in rows}
+
+
+def lacking(tables: Tables, batch: Batch) -> Batch:
+    """Return those of a trial's rows that the tables do not have: reports, in no version."""
+    metrics, logs = batch.metrics, batch.logs
+    missing_reports: list[int] = []
+    if metrics.step:
+        reports = set(
+            tables.rows(
+                query("stored_metrics"),
+                tuple[str, str, int],
+                experiment=metrics.experiment[0].decode(),
+                trial=metrics.trial[0].decode(),
+                low=min(metrics.step),
+                high=max(metrics.step),
+            )
+        )
+        keys = zip(metrics.kind, metrics.name, metrics.step, strict=True)
+        missing_reports = [
+            row
+            for row, (kind, name, step) in enumerate(keys)
+            if (kind.decode(), name.decode(), step) not in reports
+        ]
+    missing_lines: list[int] = []
+    if logs.line:
+        lines = set(
+            tables.rows(
+                query("stored_lines"),
+                tuple[str, int, int, int],
+                experiment=logs.experiment[0].decode(),
+                trial=logs.trial[0].decode(),
+                since=min(logs.time),
+                until=max(logs.time),
+                low=min(logs.sequence),
+                high=max(logs.sequence),
+            )
+        )
+        places = zip(logs.origin, logs.time, logs.sequence, logs.line, strict=True)
+        missing_lines = [
+            row
+            for row, (origin, *place) in enumerate(places)
+            if (origin.decode(), *place) not in lines
+        ]
+    return Batch(metrics=metrics.at(missing_reports), logs=logs.at(missing_lines))
 
 
 def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:

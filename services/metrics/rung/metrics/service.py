@@ -18,6 +18,7 @@ from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
 from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError
 from rung.metrics.log_quota import keep_within
+from rung.metrics.missing import completing
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
 from rung.metrics.trimming import removed_on_record, trimming
@@ -51,6 +52,7 @@ def components(
     found: list[Component] = [
         BatchSink(NAME, TOPICS, store, settings.flush_bytes, settings.flush_seconds, _log_gone),
         trimming(store, settings.logs_days or 0, key=key),
+        completing(store, settings),
         Singleton("metrics-retention", topic.METRICS, partial(_retain, store, settings)),
         Singleton("metrics-recount", topic.METRICS, partial(_recount, store)),
     ]

@@ -31,7 +31,7 @@ from rung.metrics.clickhouse.schema import Plan, migrate, plan, prepare
 from rung.metrics.clickhouse.server import Server
 from rung.metrics.curves import Point
 from rung.metrics.queries import experiment_of
-from rung.metrics.retention import retain
+from rung.metrics.retention import days_kept, retain
 from rung.runtime.metrics import catalog
 from rung.runtime.sink.batch_sink import Reject
 
@@ -89,6 +89,7 @@ class SeriesStore:
         self._cutting: Final = asyncio.Lock()
         self._writing: Final = asyncio.Lock()
         self._reject: Reject | None = None
+        self._lacked = 0
 
     @property
     def place(self) -> str:
@@ -117,6 +118,17 @@ class SeriesStore:
     def pending_bytes(self) -> int:
         """Bytes that were absorbed and are not written yet."""
         return self._pending_bytes
+
+    @property
+    def warning(self) -> str | None:
+        """What is to be known of rows that were missing since the start; None: none were."""
+        if not self._lacked:
+            return None
+        rows = "1 row" if self._lacked == 1 else f"{self._lacked:,} rows"
+        return (
+            f"the series in {self.place} lacked {rows} of curves and logs: rebuilt from the"
+            " ledger; look for the cause (disk, memory)"
+        )
 
     async def open(self) -> None:
         """Open it now rather than at the first use.
@@ -225,6 +237,39 @@ class SeriesStore:
         async with self._writing:
             await self._run(lambda tables: queries.write(tables, batch))
         return None
+
+    async def lacking(self, part: Batch) -> Batch:
+        """Return those of a trial's rows that are not stored."""
+        return await self._run(lambda tables: queries.lacking(tables, part))
+
+    async def fill(self, part: Batch, place: tuple[str, int], until: int) -> Batch | None:
+        """Write those of a trial's rows that are not stored, while nothing else is written.
+
+        Args:
+            part: the rows, without those that records before `until` delete.
+            place: the topic and the partition from which they are.
+            until: a position in it.
+
+        Returns:
+            What was written; None, and nothing was, where records behind `until` are stored.
+        """
+        async with self._writing:
+            if (await self.positions()).get(place, 0) > until:
+                return None
+            lacked = await self.lacking(part)
+            await self._run(lambda tables: queries.write_again(tables, lacked))
+            self._lacked += lacked.count
+            return lacked
+
+    async def days_kept(self, table: str, days: int | None) -> int:
+        """Return after how many days rows of a table are dropped, 0: never.
+
+        Args:
+            table: `metrics` or `logs`.
+            days: as they are set, see `retain`: an old server has no record of them.
+        """
+        known = await self._run(lambda tables: days_kept(tables, table))
+        return min((kept for kept in (known, days) if kept), default=0)
 
     async def _forget(self) -> None:
         """Drop what was absorbed and not written: it will be read from the ledger again."""

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -113,7 +114,7 @@ class Embedded:
         data = self._query(sql, parameters)
         return msgspec.json.Decoder(kind, strict=False).decode_lines(data)
 
-    def insert(self, table: str, columns: Sequence[Column]) -> None:
+    def insert(self, table: str, columns: Sequence[Column], *, again: bool = False) -> None:
         """Insert a block; stored when this returns; on the engine's thread only.
 
         It is a statement that reads the block from a file: chDB's streaming inserts raise nothing
@@ -128,8 +129,9 @@ class Embedded:
                 file.write(encode_block(columns))
                 file.seek(0)
                 source = f"'/dev/fd/{file.fileno()}'"  # the folder's own path may hold wildcards
+                token = f"SETTINGS insert_deduplication_token = '{token_hex(8)}'" if again else ""
                 self._query(
-                    f"INSERT INTO {table} ({names}) FROM INFILE {source} FORMAT Native", {}
+                    f"INSERT INTO {table} ({names}) FROM INFILE {source} {token} FORMAT Native", {}
                 )
         except OSError as error:
             raise SeriesUnavailable(f"{self.folder} cannot be written ({error})") from error

@@ -33,8 +33,14 @@ class Tables(Place, Protocol):
         """
         ...
 
-    def insert(self, table: str, columns: Sequence[Column]) -> None:
-        """Insert a block; the engine has it when this returns."""
+    def insert(self, table: str, columns: Sequence[Column], *, again: bool = False) -> None:
+        """Insert a block; the engine has it when this returns.
+
+        Args:
+            table: its name.
+            columns: the block.
+            again: also where a block like it was among the newest ones.
+        """
         ...
 
 

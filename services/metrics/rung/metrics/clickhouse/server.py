@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ _CONNECT_S_MAX: Final = 5.0
 _PING_S_MAX: Final = 5.0
 _HAS_ASYNC_INSERT: Final = (21, 11)
 _HAS_VIEWS: Final = (20, 12)
+_HAS_TOKENS: Final = (22, 3)
 _REFUSED_USER: Final = frozenset({192, 193, 194, 516})
 _REFUSED_RIGHT: Final = frozenset({164, 291, 497})
 _UNKNOWN_DATABASE: Final = 81
@@ -152,12 +154,18 @@ class _Connection:
         answer = self._ask(fill(sql, parameters), self._select)
         return msgspec.convert(answer, list[kind])  # type: ignore[valid-type]
 
-    def insert(self, table: str, columns: Sequence[Column]) -> None:
+    def insert(self, table: str, columns: Sequence[Column], *, again: bool = False) -> None:
         names = ", ".join(column.name for column in columns)
         # Acknowledged has to mean stored, whatever the user's profile on the server says.
-        settings = {"async_insert": 0} if self.version >= _HAS_ASYNC_INSERT else {}
+        settings: dict[str, object] = {}
+        if self.version >= _HAS_ASYNC_INSERT:
+            settings["async_insert"] = 0
         if self.version >= _HAS_VIEWS:  # else a batch that is written again misses the view
             settings["deduplicate_blocks_in_dependent_materialized_views"] = 1
+        if again and self.version >= _HAS_TOKENS:
+            settings["insert_deduplication_token"] = token_hex(8)
+        elif again:
+            settings["insert_deduplicate"] = 0
         self._ask(
             f"INSERT INTO {table} ({names}) VALUES",
             self._always | settings | {"strings_as_bytes": True},
