@@ -1,5 +1,6 @@
 """The table of search methods: a new one is a module of this package and its line here."""
 
+import functools
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Union
@@ -70,7 +71,7 @@ def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOp
         known = ", ".join(METHODS)
         raise InvalidConfig([("searcher.name", f"{name!r} is none of {known}")])
     given = {field: value for field, value in searcher.items() if value is not None}
-    needed = [field.encode_name for field in msgspec.structs.fields(kind) if field.required]
+    needed = _required(kind)
     for field in (*needed, "max_time") if timed and kind.NEEDS_TIME else needed:
         if field not in given:
             raise InvalidConfig([(f"searcher.{field}", f"{name} needs it")])
@@ -79,6 +80,12 @@ def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOp
     except msgspec.ValidationError as error:
         path, text = invalid_field(error)
         raise InvalidConfig([(f"searcher.{path}" if path else "searcher", text)]) from error
+
+
+@functools.cache
+def _required(kind: type[SearchOptions]) -> tuple[str, ...]:
+    """Return the fields that a method's options must have; cached, as to look takes a while."""
+    return tuple(it.encode_name for it in msgspec.structs.fields(kind) if it.required)
 
 
 def rungs_passed(searcher: Mapping[str, Any]) -> list[int]:
