@@ -33,6 +33,7 @@ _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
     "rung_sealed_records_total": "topic",
     "rung_series_pending_bytes": "",
     "rung_series_rows_total": "table",
+    "rung_series_lacked_rows_total": "table",
     "rung_slots": "pool state",
     "rung_snapshot_age_seconds": "process partition",
     "rung_spool_bytes": "",
