@@ -129,7 +129,7 @@ def test_each_change_of_a_user_has_an_effect() -> None:
     wanted = {"its user killed it", "extended", AS_REQUESTED, "deleted", "default", "elsewhere"}
     wanted |= {"limited"}
     seen = set[str]()
-    for seed in range(40):
+    for seed in range(200):
         history = _simulated(changed("random"), seed).history
         for _, _, data in history[topic.SEARCHES] + history[topic.RETIREMENTS]:
             match data:
