@@ -275,7 +275,7 @@ async def test_a_rollback_lists_again_what_is_not_shown(
 
 
 async def test_pages_hold_letters_of_all_kinds(world: World) -> None:
-    """Each once, the newest first, whoever rejected them."""
+    """Each letter once, the newest first, of processors, relays, sinks and projections."""
     await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")] * 3)
     await world.write(*(_rejected(position=number) for number in range(3)))
     async with world.gateway() as client:

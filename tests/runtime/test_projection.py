@@ -456,7 +456,7 @@ async def test_another_release_folds_what_one_could_not(
     monkeypatch: pytest.MonkeyPatch,
     mend: Callable[[], None],
 ) -> None:
-    """All anew, in the order of the ledger; by the same one a retry would be in vain."""
+    """The whole file is rebuilt in the order of the ledger; the same release would fail again."""
     await _pause(ledger, "a", "broken", "b")
     async with _running(ledger, tmp_path) as running:
         assert await _found(running, ledger) == ["a", "b"]

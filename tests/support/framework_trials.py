@@ -238,7 +238,7 @@ def killed_behind_its_change(
     change: str,
     steps: range,
 ) -> None:
-    """Kill a trial that changes what it trains, and hold it to the one that nobody killed.
+    """Kill a trial behind its change, and compare its outcome with that of a trial not killed.
 
     Args:
         process: a parent.

@@ -2,7 +2,6 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,20 +13,10 @@ from support.framework_trials import (
     resumed_by_public_interfaces,
     trial,
 )
+from support.frameworks.keras_fields import FIELDS
 from support.fuse import before
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 3,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "loss", "smaller_is_better": True},
-        "scheduling_unit": 1,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 
 
 @pytest.mark.parametrize(

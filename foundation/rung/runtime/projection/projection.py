@@ -19,7 +19,7 @@ class Projection:
     `flush`, which precedes each commit, and drops all of it in `forget`, after a rollback.
 
     An event that makes `evolve` raise changes nothing. That is noted in the same transaction, and
-    the rest goes on; another release folds all anew.
+    the rest goes on; another release rebuilds the file.
 
     Attributes:
         name: names the file and the loops.

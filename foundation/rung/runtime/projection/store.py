@@ -116,7 +116,7 @@ class Store:
         self._connections: list[sqlite3.Connection] = []
         self._generation = 0
         self._swap = threading.Lock()
-        """Held while the file is made anew, and while it is connected to."""
+        """Held while the file is rebuilt, and while it is connected to."""
         self._events: asyncio.AbstractEventLoop | None = None
         self.rebuilt: Callable[[], None] = lambda: None
         """Called in the event loop once the file was made anew."""
