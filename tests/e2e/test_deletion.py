@@ -15,7 +15,7 @@ import pytest
 
 from rung.ledger import SqliteLedger
 from rung.metrics.store import SeriesStore
-from support.installation import Installation
+from support.installation import Installation, files_below
 from support.user import config, wait_for
 
 SEARCH = {"name": "grid", "max_length": {"batches": 6}}
@@ -45,7 +45,7 @@ def _kind(installation: Installation, experiment: str) -> str:
 
 def _objects(installation: Installation, experiment: str) -> list[str]:
     folder = installation.folder / "objects" / "checkpoints" / experiment
-    return sorted(str(path) for path in folder.rglob("*") if path.is_file())
+    return [str(path) for path in files_below(folder)]
 
 
 def _names(installation: Installation, experiment: str) -> list[tuple[str, str]]:
@@ -75,8 +75,7 @@ def test_killed_amid_deletions(installation: Installation, tmp_path: Path) -> No
         installation.submit(config(f"n{number}", SEARCH, hyperparameters=FAST))
         for number in range(2)
     ]
-    for name in ids:
-        installation.ended(name)
+    _end(installation, *ids)
     kept, gone = ids[0], ids[1:]
     before = {name: _objects(installation, name) for name in ids}
     assert all(before.values())
@@ -126,10 +125,7 @@ def test_killed_amid_restorations(installation: Installation) -> None:
     """A deletion that is hidden, taken back, or due is so after the next start, at any moment."""
     chance = random.Random(11)  # noqa: S311 - repeatable, not secret
     name = installation.submit(config("back", SEARCH, hyperparameters=FAST))
-    installation.ended(name)
-    installation.down()
-    installation.up()  # it has decided then which checkpoints the end made superfluous
-    wait_for(lambda: _is_settled(installation, name), "superfluous checkpoints are deleted")
+    _end(installation, name)
     before = _shown(installation, name)
     files = _objects(installation, name)
     assert files
@@ -160,6 +156,16 @@ def test_killed_amid_restorations(installation: Installation) -> None:
     assert _objects(installation, name) == []
     installation.rung("audit")
     assert installation.get("/experiments?deleted=true")["items"] == []
+
+
+def _end(installation: Installation, *experiments: str) -> None:
+    """Wait until experiments have ended and the checkpoints made superfluous by it are gone."""
+    for experiment in experiments:
+        installation.ended(experiment)
+    installation.down()
+    installation.up()  # it has decided then which checkpoints are superfluous
+    for experiment in experiments:
+        wait_for(lambda: _is_settled(installation, experiment), "superfluous checkpoints are gone")  # noqa: B023 - called here
 
 
 def _is_settled(installation: Installation, experiment: str) -> bool:

@@ -1,6 +1,7 @@
 """Secrets are in no byte that Rung stores or answers, and trials get them all the same."""
 
 import asyncio
+import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ import aiohttp
 import pytest
 
 from rung.client import Client
-from support.installation import Installation
+from support.installation import Installation, files_below
 
 PLANTED: Final = {
     kind: f"pl4nted-{kind}-secret"
@@ -199,9 +200,12 @@ async def _asked(
 
 def _holding(folder: Path) -> list[tuple[str, list[str]]]:
     """Return the files below a folder that hold secrets, and which."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = files_below(folder)
     assert files or not folder.exists()
-    found = [(str(path.relative_to(folder)), _secrets_in(path.read_bytes())) for path in files]
+    found = []
+    for path in files:
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            found.append((str(path.relative_to(folder)), _secrets_in(path.read_bytes())))
     return [(path, secrets) for path, secrets in found if secrets]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import shutil
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from rung.cli.local.data_folder import is_running
-from support.installation import Installation
+from support.installation import Installation, modes_below
 from support.processes import WHO, process_of
 from support.user import config, wait_for
 
@@ -285,9 +286,8 @@ def test_what_it_writes_is_its_owners_alone(installation: Installation) -> None:
     (folder / "private.yaml").unlink()  # by this test
     open_to_others = [
         path
-        for path in folder.rglob("*")
-        if not (any(map(path.is_relative_to, users)) or path.is_symlink())
-        and path.stat().st_mode & 0o077
+        for path, mode in modes_below(folder).items()
+        if not any(map(path.is_relative_to, users)) and not stat.S_ISLNK(mode) and mode & 0o077
     ]
     assert open_to_others == []
     assert list(checkpoints.rglob("weights"))

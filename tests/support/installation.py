@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,25 @@ import psutil
 
 from rung.cli.local.data_folder import is_running, read_server
 from support.user import User, wait_for
+
+
+def modes_below(folder: Path) -> dict[Path, int]:
+    """Return the mode of each thing below a folder, in order, also while they come and go."""
+    found = (
+        Path(parent, name)
+        for parent, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    )
+    modes = {}
+    for path in sorted(found):
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            modes[path] = path.lstat().st_mode
+    return modes
+
+
+def files_below(folder: Path) -> list[Path]:
+    """Return the files below a folder, in order, also while they come and go."""
+    return [path for path, mode in modes_below(folder).items() if stat.S_ISREG(mode)]
 
 
 class Installation(User):
