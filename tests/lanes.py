@@ -7,7 +7,8 @@
 `run` makes the target of each lane, goes on behind one that fails, and ends with a table of times.
 `pytest` is what these targets call: it runs a pytest command, then once more, one at a time, the
 tests that failed. Where they all pass then, the lane has passed, and the run ends with a section
-`FLAKY` that has the first error of each. A run with more than three such tests fails.
+`FLAKY` that has the first error of each. A run with more than three such tests fails. What failed
+for good is listed last, with its error or both.
 
 `RUNG_REPEAT=0` repeats nothing: what fails once has failed.
 """
@@ -31,15 +32,18 @@ _BARE = ("setup", "check", "sim")
 """Lanes whose targets are not named `test-LANE`."""
 _TESTS_FAILED = 1
 """Pytest's exit code where tests failed; any greater one is no verdict on tests."""
-_RECORD = "RUNG_FLAKY_RECORD"
-"""Names the file in which all lanes of a run keep their flaky tests."""
+_RECORD = "RUNG_FAILURES_RECORD"
+"""Names the file in which all lanes of a run keep the tests that failed."""
 
 
-class Flaky(NamedTuple):
-    """A test that failed, and passed when it was repeated."""
+class Failure(NamedTuple):
+    """A test that failed."""
 
     test: str
-    error: str
+    errors: Sequence[str]
+    """The first line of each time."""
+    flaky: bool = False
+    """Whether it passed when it was repeated."""
 
 
 class Ran(NamedTuple):
@@ -65,39 +69,50 @@ def main(arguments: Sequence[str]) -> int:
 def run(lanes: Sequence[str]) -> int:
     """Run lanes one after the other; return 0 if all passed."""
     with tempfile.TemporaryDirectory() as folder:
-        record = Path(folder) / "flaky.jsonl"
+        record = Path(folder) / "failures.jsonl"
         ran = [_ran(lane, record) for lane in lanes]
-        flaky = _recorded(record)
+        failures = _recorded(record)
     print("\n".join(_table(ran)))
-    _print_flaky(flaky)
+    _print_failures(failures)
     return int(any(each.code for each in ran))
 
 
 def run_pytest(command: Sequence[str]) -> int:
     """Run a pytest command, repeat what failed, and return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
-        report, cache = Path(folder) / "report.xml", Path(folder) / "cache"
-        command = [*command, "-o", f"cache_dir={cache}", "-o", "junit_family=xunit1"]
-        code = subprocess.call([*command, f"--junitxml={report}", *_SLOWEST])
-        if code != _TESTS_FAILED or os.environ.get("RUNG_REPEAT") == "0":
-            return code
-        failed = list(_failures(report))
-        if not failed:  # something else did: there is nothing to repeat
-            return code
         shared = os.environ.get(_RECORD)
-        record = Path(shared) if shared else Path(folder) / "flaky.jsonl"
-        if len(_recorded(record)) + len(failed) > FLAKY_MAX:
-            print(f"Not repeated: more than {FLAKY_MAX} tests failed in this run.")
-            return code
-        print(f"Repeating what failed: {', '.join(each.test for each in failed)}", flush=True)
-        again = ["--last-failed", "--last-failed-no-failures=none", "-n", "0"]
-        code = subprocess.call([*command, *again])
-        if code == 0:
-            with record.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(each) + "\n" for each in failed)
-            if not shared:
-                _print_flaky(failed)
+        record = Path(shared) if shared else Path(folder) / "failures.jsonl"
+        code, failures = _run_pytest(command, Path(folder), _recorded(record))
+        with record.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(each) + "\n" for each in failures)
+        if not shared:
+            _print_failures(failures)
         return code
+
+
+def _run_pytest(
+    command: Sequence[str], folder: Path, before: Sequence[Failure]
+) -> tuple[int, Sequence[Failure]]:
+    """Run it, and once more what failed; return the exit code and the failures."""
+    report = folder / "report.xml"
+    command = [*command, "-o", f"cache_dir={folder}/cache", "-o", "junit_family=xunit1"]
+    command = [*command, f"--junitxml={report}"]
+    code = subprocess.call([*command, *_SLOWEST])
+    failed = _failures(report) if code == _TESTS_FAILED else []
+    if not failed or os.environ.get("RUNG_REPEAT") == "0":
+        return code, failed
+    if sum(each.flaky for each in before) + len(failed) > FLAKY_MAX:
+        print(f"Not repeated: more than {FLAKY_MAX} tests failed in this run.")
+        return code, failed
+    print(f"Repeating what failed: {', '.join(each.test for each in failed)}", flush=True)
+    report.unlink()
+    code = subprocess.call(
+        [*command, "--last-failed", "--last-failed-no-failures=none", "-n", "0"]
+    )
+    if code == 0:
+        return code, [each._replace(flaky=True) for each in failed]
+    again = {each.test: each.errors for each in _failures(report)}
+    return code, [Failure(test, [*errors, *again.get(test, ())]) for test, errors, _ in failed]
 
 
 def _ran(lane: str, record: Path) -> Ran:
@@ -127,29 +142,37 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def _failures(report: Path) -> Iterator[Flaky]:
-    """Yield the tests that failed by a JUnit report of the family xunit1, each once."""
-    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - pytest wrote it just now
-        for trouble in (*case.iter("failure"), *case.iter("error")):
-            lines = (trouble.get("message") or trouble.text or "").strip().splitlines()
+def _failures(report: Path) -> list[Failure]:
+    """Return the tests that failed by a JUnit report of the family xunit1, if there is one."""
+    failures = []
+    cases = ET.parse(report).iter("testcase") if report.exists() else ()  # noqa: S314 - pytest's
+    for case in cases:
+        if trouble := [*case.iter("failure"), *case.iter("error")]:
+            lines = (trouble[0].get("message") or trouble[0].text or "").strip().splitlines()
             name = f"{case.get('file') or case.get('classname')}::{case.get('name')}"
-            yield Flaky(name, lines[0] if lines else "no message")
-            break
+            failures.append(Failure(name, lines[:1] or ["no message"]))
+    return failures
 
 
-def _recorded(record: Path) -> list[Flaky]:
-    """Return the flaky tests of the run so far."""
+def _recorded(record: Path) -> list[Failure]:
+    """Return the failures of the run so far."""
     if not record.exists():
         return []
-    return [Flaky(*json.loads(line)) for line in record.read_text("utf-8").splitlines()]
+    return [Failure(*json.loads(line)) for line in record.read_text("utf-8").splitlines()]
 
 
-def _print_flaky(flaky: Sequence[Flaky]) -> None:
-    """Print the section of the flaky tests, if there are any."""
-    if flaky:
-        print(f"\nFLAKY: {len(flaky)} failed once, and passed when repeated")
-        for each in flaky:
-            print(f"  {each.test}\n    {each.error}")
+def _print_failures(failures: Sequence[Failure]) -> None:
+    """Print the section of the flaky tests, and that of those that failed, if there are any."""
+    flaky = [each for each in failures if each.flaky]
+    failed = [each for each in failures if not each.flaky]
+    for kind, title in (
+        (flaky, f"FLAKY: {len(flaky)} failed once, and passed when repeated"),
+        (failed, f"FAILED: {len(failed)}"),
+    ):
+        if kind:
+            print(f"\n{title}")
+        for each in kind:
+            print("\n    ".join([f"  {each.test}", *each.errors]))
 
 
 if __name__ == "__main__":

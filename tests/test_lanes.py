@@ -86,10 +86,18 @@ def test_a_fourth_fails_the_lane(tmp_path: Path) -> None:
 
 
 def test_what_fails_twice_has_failed(tmp_path: Path) -> None:
-    """Also beside a test that passes when it is repeated."""
+    """Also beside a test that passes when it is repeated; the end of the output has the errors."""
     done = _lane(tmp_path, FLAKY.format(count=1) + "\ndef test_broken():\n    assert 0\n")
     assert done.returncode == 1
     assert "FLAKY" not in done.stdout
+    assert done.stdout.splitlines()[-6:] == [
+        "FAILED: 2",
+        "  test_it.py::test_flaky[0]",
+        "    ValueError: the first time 0",
+        "  test_it.py::test_broken",
+        "    assert 0",
+        "    assert 0",
+    ]
 
 
 @pytest.mark.parametrize("test", ["import nothing_like_this\n", "def helper():\n    pass\n"])
