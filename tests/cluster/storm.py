@@ -74,7 +74,7 @@ class Storm:
     def rage(
         self, faults: int, *, pause_s: float, enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Inflict so many faults, and wait until the last is mended.
+        """Inflict so many faults, and wait until the last is mended and all replicas are ready.
 
         Args:
             faults: how many at least.
@@ -89,6 +89,8 @@ class Storm:
                 time.sleep(self._chance.uniform(0, 2 * pause_s))  # faults come when they come
             for running in self._running:
                 running.result()
+        for replica in self._replicas.values():
+            replica.until_ready()
 
     def plan(self, faults: int) -> list[Fault]:
         """Return the long faults, early enough to be over with the rest, among the short."""

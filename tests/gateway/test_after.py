@@ -13,10 +13,14 @@ from rung.events import topic
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.deadletter import MessageRejected
 from rung.gateway.requests.after import token_of
+from rung.gateway.routes import ROUTES
+from rung.gateway.routes import directory as directory_routes
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger, Record
 from rung.storage import FolderStore
 from support.gateway.scenario import EXPERIMENT, History, stored, submitted
+
+KILL = {"action": "kill", "filter": "state:active"}
 
 
 class _Late:
@@ -102,7 +106,10 @@ async def test_another_ledgers_token_is_passed_over(world: World, tmp_path: Any)
 async def test_a_server_that_catches_up_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It answers from what it has, and does not say that what it lacks is not there."""
+    """It answers from what it has, and does not say that what it lacks is not there.
+
+    Nor does a list leave it out, or a filter pass it over.
+    """
     world.settings = Settings(start_timeout=0.05)
     async with world.gateway() as client:
         name = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
@@ -113,14 +120,34 @@ async def test_a_server_that_catches_up_says_so(
     async with other.gateway() as client:
         status = await client.get("/status")
         missing = await client.call("GET", f"/experiments/{name}")
+        listed = await client.call("GET", "/experiments")
+        headers = {"Idempotency-Key": "all"}
+        killed = await client.call("POST", "/experiments:batch", json=KILL, headers=headers)
         late.let.set()
         await until(
             lambda: client.call("GET", f"/experiments/{name}"), lambda it: it.status == 200
         )
+        again = await client.get("/experiments")
 
     assert any("catching up: 0 of 1 record" in problem for problem in status["problems"])
-    assert missing.status == 503
-    assert "catching up" in missing.json["detail"]
+    for answer in (missing, listed, killed):
+        assert answer.status == 503
+        assert "catching up: 0 of 1 record" in answer.json["detail"]
+    assert [item["id"] for item in again["items"]] == [name]
+
+
+def test_what_lists_all_there_is_is_complete() -> None:
+    """A list that the projections have is refused while they catch up.
+
+    Others have theirs from the directory, which is folded at the start, and lines of logs from
+    the series.
+    """
+    directory = {it.path for it in directory_routes.ROUTES} | {"/tokens"}
+    logs = {"/experiments/{experiment_id}/logs", "/trials/{trial_id}/logs"}
+    reads = [route for route in ROUTES if route.method == "GET" and route.answer is not None]
+    lists = {it.path for it in reads if it.answer and "items" in it.answer.__struct_fields__}
+    complete = {it.path for it in reads if it.complete}
+    assert lists - directory - logs <= complete
 
 
 async def test_what_a_restored_ledger_lacks_is_not_waited_for(world: World) -> None:

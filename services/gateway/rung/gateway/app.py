@@ -12,7 +12,7 @@ from rung import api
 from rung.gateway.access.authorization import authorize
 from rung.gateway.auth import check_host
 from rung.gateway.code_sweep import sweep_code
-from rung.gateway.context import CONTEXT, Context, Parts, reply
+from rung.gateway.context import CONTEXT, Context, Parts, check_caught_up, context_of, reply
 from rung.gateway.directory.asking import System
 from rung.gateway.identity.authentication import METRICS, authenticate
 from rung.gateway.identity.identity import IDENTITY, Identity
@@ -26,7 +26,7 @@ from rung.gateway.requests.after import read_writes
 from rung.gateway.requests.rate import limit_rate, send_rate
 from rung.gateway.requests.read_trail import TRAIL, ReadTrail, require_trail, trace_read
 from rung.gateway.requests.writes import name_actor
-from rung.gateway.route import Route
+from rung.gateway.route import Handler, Route
 from rung.gateway.routes import API, ROUTES
 from rung.gateway.routes.installation import OPENAPI
 from rung.gateway.scim import routes as scim
@@ -102,7 +102,8 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         app.cleanup_ctx.append(_write_trail)
     app[OPENAPI] = encode_openapi
     for route in (*served(), *scim.ROUTES):
-        app.router.add_route(route.method, route.path, route.handler)
+        handler = _complete(route.handler) if route.complete else route.handler
+        app.router.add_route(route.method, route.path, handler)
     app.router.add_route("GET", "/healthz", show_health)
     app.router.add_route("GET", "/readyz", show_readiness)
     read_page()
@@ -120,6 +121,16 @@ def served() -> list[Route]:
     """Return every operation that requires a token or is described, with its whole path."""
     metrics = Route("GET", METRICS, show_metrics, "Metrics", needs="cluster.view", about="cluster")
     return [*(route._replace(path=API + route.path) for route in ROUTES), metrics]
+
+
+def _complete(handler: Handler) -> Handler:
+    """Return a handler that answers once the projections have caught up."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        check_caught_up(context_of(request).models, "what there is")
+        return await handler(request)
+
+    return answer
 
 
 async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature

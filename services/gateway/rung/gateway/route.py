@@ -58,6 +58,8 @@ class Route(NamedTuple):
     """The permission that it needs (`rung.rights`)."""
     about: About = "experiment"
     """What that permission is about."""
+    complete: bool = False
+    """The answer is about all that the projections have: refused until they have caught up."""
 
     @property
     def open(self) -> bool:

@@ -181,6 +181,7 @@ ROUTES: Final = (
         query=ActQuery,
         problems=(404, 409),
         about="signed-in",
+        complete=True,
     ),
     Route(
         "GET",

@@ -205,6 +205,7 @@ ROUTES: Final = (
         query=PageQuery,
         problems=(404, 409),
         needs="experiment.view",
+        complete=True,
     ),
     Route(
         "GET",
@@ -215,6 +216,7 @@ ROUTES: Final = (
         query=PageQuery,
         problems=(404, 409),
         needs="experiment.view",
+        complete=True,
     ),
     Route(
         "GET",

@@ -186,6 +186,7 @@ ROUTES: Final = (
         query=DeadLetterQuery,
         needs="deadletter.view",
         about="cluster",
+        complete=True,
     ),
     Route(
         "GET",

@@ -338,6 +338,7 @@ ROUTES: Final = (
         query=ListQuery,
         needs="experiment.view",
         about="workspace",
+        complete=True,
     ),
     Route(
         "GET",
@@ -367,6 +368,7 @@ ROUTES: Final = (
         api.BestAnswer,
         problems=(404, 409),
         needs="experiment.view",
+        complete=True,
     ),
     Route(
         "GET",
@@ -377,6 +379,7 @@ ROUTES: Final = (
         query=TrialQuery,
         problems=(404, 409),
         needs="experiment.view",
+        complete=True,
     ),
     Route(
         "GET",

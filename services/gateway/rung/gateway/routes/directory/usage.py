@@ -190,6 +190,7 @@ ROUTES: Final = (
         problems=READING,
         needs=_SEE,
         about="workspace",
+        complete=True,
     ),
     Route(
         "GET",
@@ -200,5 +201,6 @@ ROUTES: Final = (
         query=AllUsageQuery,
         needs=_SEE,
         about="workspace",
+        complete=True,
     ),
 )

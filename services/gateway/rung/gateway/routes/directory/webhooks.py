@@ -686,6 +686,7 @@ ROUTES: Final = (
         problems=(*READING, 409),
         needs="webhook.view",
         about="workspace",
+        complete=True,
     ),
     Route(
         "POST",
