@@ -105,7 +105,7 @@ test-attacks: $(DEV)
 TENSORFLOW := tests/tensorflow_loop tests/keras/test_exact.py
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(KEYCLOAK) $(FRAMEWORKS)
 	$(PYTEST) -m "e2e and not soak" -n 3 --dist loadfile $(TENSORFLOW:%=--ignore %)
-	$(PYTEST) -m e2e -n 2 --dist loadfile $(TENSORFLOW)
+	$(PYTEST) -m "e2e and not soak" -n 2 --dist loadfile $(TENSORFLOW)
 
 # Keras, TensorFlow, Lightning and Transformers in the lowest versions that are declared, and in the
 # newest where that is not pinned: private interfaces, and a trial of each that is killed at every step.
@@ -137,7 +137,8 @@ soak: $(FRAMEWORKS) $(KAFKA) $(CLICKHOUSE) $(BIN)/minio
 	$(BIN)/pytest -m stores tests/storage
 	$(BIN)/pytest -m cluster tests/cluster/test_faults.py tests/cluster/test_outlive.py
 	$(BIN)/pytest -m e2e tests/e2e/test_kills.py tests/e2e/test_outlive.py
-	$(BIN)/pytest -m soak -n 3 --dist loadfile
+	$(BIN)/pytest -m soak -n 3 --dist loadfile $(TENSORFLOW:%=--ignore %)
+	$(BIN)/pytest -m soak -n 2 --dist loadfile $(TENSORFLOW)
 	deploy/horovod/build $(VENV) --no-install
 	$(MAKE) test-horovod
 

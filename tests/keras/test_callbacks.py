@@ -11,6 +11,7 @@ import pytest
 from rung.core.ipc.protocol import Stored
 from support.framework_trials import killed_again_and_again, needs, parent, trial
 from support.fuse import after, before, out
+from support.soak import thinned
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -53,7 +54,7 @@ def test_patience_does_not_begin_anew(process: "subprocess.Popen[str]", tmp_path
     assert found["result"]["epochs"] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("world", range(3))
+@pytest.mark.parametrize("world", thinned(range(3), 3))
 def test_whatever_callbacks_do_no_kill_shows(
     process: "subprocess.Popen[str]", tmp_path: Path, world: int
 ) -> None:

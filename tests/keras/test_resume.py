@@ -23,6 +23,8 @@ STEPS = 9
 """Three epochs of three."""
 ALL = [*(before(step) for step in range(1, STEPS + 1)), out(3)]
 """In each step, and on the way out."""
+PLACES = [before(1), before(5), before(6), before(7), before(9), out(3)]
+"""Before the first step, within an epoch, before and behind its end, in the last step and out."""
 TWICE = [before(5), before(7)]
 """Within an epoch, and behind one: where a source of data has to be set."""
 
@@ -44,7 +46,8 @@ def torch() -> Iterator["subprocess.Popen[str]"]:
 @pytest.mark.parametrize(
     ("source", "moments"),
     [
-        pytest.param("arrays", ALL, marks=pytest.mark.versions),
+        ("arrays", PLACES),
+        pytest.param("arrays", ALL, marks=[pytest.mark.versions, pytest.mark.soak]),
         ("shuffled", TWICE),
         ("endless", TWICE[:1]),
         ("noisy", TWICE),
@@ -59,7 +62,17 @@ def test_on_tensorflow_no_kill_shows(
     assert list(outcome["validation"]) == [3, 6, 9]
 
 
-@pytest.mark.parametrize(("source", "moments"), [("arrays", ALL), ("loader", ALL), ("noisy", ALL)])
+@pytest.mark.parametrize(
+    ("source", "moments"),
+    [
+        ("arrays", PLACES),
+        ("loader", TWICE),
+        ("noisy", TWICE),
+        pytest.param("arrays", ALL, marks=pytest.mark.soak),
+        pytest.param("loader", ALL, marks=pytest.mark.soak),
+        pytest.param("noisy", ALL, marks=pytest.mark.soak),
+    ],
+)
 def test_on_torch_no_kill_shows(
     torch: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
 ) -> None:

@@ -1,6 +1,7 @@
 """A Lightning trial killed at any step and started again is bit for bit the one never killed."""
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +29,30 @@ ASHA: dict[str, Any] = FIELDS["config"]["searcher"] | {
 """Its rungs are at the first epoch and the third."""
 STEPS = 12
 """Two epochs of six batches."""
+EVERYWHERE = range(1, 2 * STEPS, 2)
+"""Before each step."""
+PLACES = [1, 7, 11, 13, 23]
+"""Before the first step, within an epoch, before and behind its end, before the last step."""
 
 
-@pytest.mark.versions
-def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "moments", [PLACES, pytest.param(EVERYWHERE, marks=[pytest.mark.versions, pytest.mark.soak])]
+)
+def test_no_kill_shows(
+    process: "subprocess.Popen[str]", tmp_path: Path, moments: Sequence[int]
+) -> None:
     """Curves, weights, optimizer, generators, and Lightning's own means are the same."""
-    outcome = killed_everywhere(process, tmp_path, FIELDS, range(1, 2 * STEPS, 2))
+    outcome = killed_everywhere(process, tmp_path, FIELDS, moments)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [6, 12]
 
 
+@pytest.mark.parametrize("moments", [PLACES, pytest.param(EVERYWHERE, marks=pytest.mark.soak)])
 def test_no_kill_shows_with_validations_within_epochs_and_accumulation(
-    process: "subprocess.Popen[str]", tmp_path: Path
+    process: "subprocess.Popen[str]", tmp_path: Path, moments: Sequence[int]
 ) -> None:
     """The same where a checkpoint follows a validation, or lies between steps."""
-    outcome = killed_everywhere(
-        process, tmp_path, FIELDS, range(1, 2 * STEPS, 2), validate=4, accumulate=2
-    )
+    outcome = killed_everywhere(process, tmp_path, FIELDS, moments, validate=4, accumulate=2)
     assert list(outcome["validation"]) == [4, 10, 12]
 
 

@@ -191,7 +191,7 @@ def killed_everywhere(
     process: "subprocess.Popen[str]",
     folder: Path,
     fields: Mapping[str, Any],
-    moments: range,
+    moments: Sequence[int],
     **order: Any,
 ) -> dict[str, Any]:
     """Kill a trial at each of some moments, go on, and hold it to the one that nobody killed."""

@@ -34,7 +34,8 @@ TWICE = [before(5), before(7)]
 @pytest.mark.parametrize(
     ("source", "moments", "plain"),
     [
-        pytest.param("shuffled", ALL, False, marks=pytest.mark.versions),
+        ("shuffled", EVERYWHERE, False),
+        pytest.param("shuffled", ALL, False, marks=[pytest.mark.versions, pytest.mark.soak]),
         ("function", EVERYWHERE, True),
         ("endless", TWICE, True),
         ("unknown", TWICE, True),

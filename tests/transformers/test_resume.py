@@ -21,14 +21,20 @@ pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.
 STEPS = 12
 """Two epochs of six steps."""
 EVERYWHERE = [before(step) for step in range(1, STEPS + 1)]
+PLACES = [before(1), before(4), before(6), before(7), before(12)]
+"""Before the first step, within an epoch, before and behind its end, before the last step."""
 ACCUMULATED = [before(2), before(3), before(4), before(6)]
 """Within an epoch, at its end, behind it, in the last step, of two epochs of three."""
 
 
-@pytest.mark.versions
-def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "moments", [PLACES, pytest.param(EVERYWHERE, marks=[pytest.mark.versions, pytest.mark.soak])]
+)
+def test_no_kill_shows(
+    process: "subprocess.Popen[str]", tmp_path: Path, moments: list[int]
+) -> None:
     """Curves, weights, optimizer and generators are the same."""
-    outcome = killed_again_and_again(process, tmp_path, FIELDS, EVERYWHERE)
+    outcome = killed_again_and_again(process, tmp_path, FIELDS, moments)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [6, 12]
 
