@@ -17,6 +17,7 @@ from support.framework_trials import (
     trial,
 )
 from support.frameworks import lightning_fields
+from support.soak import thinned
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS = configured(lightning_fields.FIELDS | {"length": 4}, min_checkpoint_period={"batches": 1})
@@ -31,7 +32,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-@pytest.mark.parametrize("world", range(3))
+@pytest.mark.parametrize("world", thinned(range(3), 3))
 def test_whatever_callbacks_do_no_kill_shows(
     process: "subprocess.Popen[str]", tmp_path: Path, world: int
 ) -> None:

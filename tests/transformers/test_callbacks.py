@@ -16,6 +16,7 @@ from support.framework_trials import (
 )
 from support.frameworks import transformers_fields
 from support.fuse import after, before
+from support.soak import thinned
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS = configured(
@@ -32,7 +33,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-@pytest.mark.parametrize("world", range(3))
+@pytest.mark.parametrize("world", thinned(range(3), 3))
 def test_whatever_callbacks_do_no_kill_shows(
     process: "subprocess.Popen[str]", tmp_path: Path, world: int
 ) -> None:
