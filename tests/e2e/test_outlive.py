@@ -167,7 +167,7 @@ def test_rung_down_says_what_goes_on(installation: Outliving) -> None:
     assert not installation.processes()
 
 
-@pytest.mark.parametrize("installation", [3.0], indirect=True)
+@pytest.mark.parametrize("installation", [15.0], indirect=True)
 def test_a_trial_without_an_agent_ends(installation: Outliving) -> None:
     """After the set time trials leave by themselves, and no process is left.
 
