@@ -1,5 +1,6 @@
 """A user of a server: by commands and by HTTP, whatever kind of installation it is."""
 
+import http.client
 import json
 import os
 import subprocess
@@ -77,7 +78,7 @@ class User:
         """Return the answer, None while nobody answers."""
         try:
             return self.get(path)
-        except (OSError, ValueError):
+        except (OSError, http.client.HTTPException, ValueError):
             return None
 
     def submit(self, config: dict[str, Any], code: Path = CURVE) -> str:

@@ -2,12 +2,16 @@
 
 Every replica folds all partitions into files of its own. While a projection catches up with what
 the ledger held at the start, it answers from what is folded so far, and `behind` says how far.
+Where there is an object store for it, replicas publish copies of their files, and one without a
+file starts from the newest of them (`copies`).
 """
 
 import asyncio
 import contextlib
 import fcntl
 import functools
+import random
+import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
@@ -15,21 +19,25 @@ from typing import IO, Any, Final, NamedTuple
 import structlog
 
 from rung.events import LedgerError
+from rung.events.errors import ObjectError
 from rung.ledger import Ledger, Record
 from rung.ledger.sqlite.errors import explain
 from rung.runtime.deadletter import log_rejected
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.metrics import catalog
 from rung.runtime.processor.fold import Rejected
+from rung.runtime.projection.copies import WORTH_RECORDS, Copies
 from rung.runtime.projection.merge import Merge, digest_of, positions_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import Store, StoreDamaged
 from rung.runtime.retry import supervise
+from rung.storage import ObjectStore
 
 _READ_MAX: Final = 2_000
 _HELD_AT_ONCE: Final = 100
 """More decisions than these are decoded in the thread, not on the event loop."""
 _ENDS_WITHIN_S: Final = 5.0
+_PUBLISHED_EVERY_S: Final = 600.0
 
 Place = tuple[str, int]
 """A topic and a partition of it."""
@@ -59,6 +67,7 @@ class Projections:
         *,
         reader: str,
         folder: Path | None = None,
+        objects: ObjectStore | None = None,
     ) -> None:
         """Take what is folded; nothing is opened yet.
 
@@ -67,8 +76,11 @@ class Projections:
             projections: what is folded.
             reader: their name in logs and metrics.
             folder: where the files lie; in a temporary folder if not given.
+            objects: where replicas publish copies of their files; none if not given.
         """
         self._folder = folder
+        self._reader = reader
+        self._copies = None if objects is None else Copies(objects, ledger.id)
         self._tick = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] | None = None
@@ -77,7 +89,7 @@ class Projections:
         """By the name of the projection."""
         self._loops: list[_Loop] = []
         for it in projections:
-            store = self.stores[it.name] = Store(it, ledger.id, folder)
+            store = self.stores[it.name] = Store(it, ledger.id, folder, self._copies)
             partitions = range(ledger.partitions(it.facts))
             loops = [_Loop(ledger, it, store, n, reader, self._changed) for n in partitions]
             store.rebuilt = functools.partial(_wake, loops)
@@ -100,6 +112,9 @@ class Projections:
         self._checks.enter_context(HEALTH.check("projections", self._look))
         for loop in self._loops:
             self._begin(supervise(loop.run, name=loop.name))
+        if self._copies is not None:
+            name = f"{self._reader}-copies"
+            self._begin(supervise(self._publish_always, name=name, follows=False))
         waiting = asyncio.create_task(self._caught_up())
         try:
             await asyncio.wait(
@@ -118,6 +133,24 @@ class Projections:
     def watch(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something beside the projections, which ends as they do; `start` comes first."""
         self._begin(work)
+
+    async def publish(self, *, worth: int = WORTH_RECORDS) -> None:
+        """Publish copies of the files that have so many more records than the newest copies.
+
+        Nothing happens while they catch up. What fails is logged.
+        """
+        for name, store in self.stores.items():
+            if self.behind() is not None:
+                return
+            try:
+                await store.publish(worth)
+            except (LedgerError, ObjectError, OSError, sqlite3.Error) as error:
+                _log.warning("projection not published", projection=name, reason=str(error))
+
+    async def _publish_always(self) -> None:
+        while True:  # replicas that start together do not publish together
+            await asyncio.sleep(_PUBLISHED_EVERY_S * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
+            await self.publish()
 
     async def failed(self) -> None:
         """Wait for ever, or for the error that ends a projection, or what is run beside them.

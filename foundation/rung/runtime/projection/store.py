@@ -2,8 +2,9 @@
 
 The file is its own snapshot: the tables and the positions up to which the ledger was folded are
 committed together, so a restart goes on from there. Nothing in it is needed: a file that is
-damaged, of another version, or of another ledger is deleted and rebuilt. So is one with records
-that could not be folded, once another release opens it, which may be able to.
+damaged, of another version, or of another ledger is deleted; where another replica published a
+copy of its own that one is gone on from, else it is rebuilt. So is one with records that could not
+be folded, once another release opens it, which may be able to.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ import structlog
 
 from rung.events import LedgerError, LedgerUnavailable
 from rung.ledger.sqlite.errors import explain
+from rung.runtime.projection.copies import Copies
 from rung.runtime.projection.projection import Projection
 
 P = ParamSpec("P")
@@ -95,6 +97,7 @@ class Store:
         projection: Projection,
         ledger_id: str,
         folder: Path | None = None,
+        copies: Copies | None = None,
     ) -> None:
         """Take whose it is; nothing is opened yet.
 
@@ -102,10 +105,13 @@ class Store:
             projection: whose tables it has.
             ledger_id: of the ledger that is folded.
             folder: where the file lies; in a temporary folder if not given.
+            copies: that other replicas published, if they do.
         """
         self._projection = projection
         self._ledger_id = ledger_id
         self._folder = folder
+        self._copies = copies
+        self._tables: Final = f"{zlib.crc32(_signature(projection, ledger_id).encode()):08x}"
         self._temporary: weakref.finalize[..., Store] | None = None
         """Removes the temporary folder, at the latest when nothing refers to this any more."""
         self._path = Path()
@@ -218,13 +224,22 @@ class Store:
                 self._writer.submit(self._rebuild, generation, str(error))
             raise
 
+    async def publish(self, worth: int) -> None:
+        """Publish a copy, if that has so many more records than the newest one.
+
+        Raises:
+            LedgerError: the disk is full or fails.
+            ObjectError: the object store fails.
+        """
+        await self._in(None, self._publish, worth)
+
     async def close(self) -> None:
         """Finish what is being written, and close the file."""
         await asyncio.to_thread(self._close)
 
     async def _in(
         self,
-        pool: ThreadPoolExecutor,
+        pool: ThreadPoolExecutor | None,
         work: Callable[P, T],
         *args: P.args,
         **kwargs: P.kwargs,
@@ -252,10 +267,47 @@ class Store:
     def _open(self) -> None:
         self._path = self._path_of(self._folder)
         reason = self._unusable()
+        if reason is None and self._path.exists():
+            return
         if reason is not None:
             _log.warning("projection rebuilt", path=str(self._path), reason=reason)
-        if reason is not None or not self._path.exists():
+        if not self._bring():
             self._make()
+
+    def _bring(self) -> bool:
+        """Have another replica's copy in place of this file; return whether it will do.
+
+        Whether its records are those of the ledger is found out as for any file.
+        """
+        if self._copies is None:
+            return False
+        self._remove()
+        copy = self._path.with_name(f"{self._path.name}.copy")
+        if not self._copies.bring(self._projection.name, self._tables, copy):
+            return False
+        copy.chmod(0o600)
+        copy.rename(self._path)
+        if (reason := self._unusable()) is not None:
+            _log.warning("no copy of a projection", path=str(self._path), reason=reason)
+        return reason is None
+
+    def _publish(self, worth: int) -> None:
+        assert self._copies is not None, "nothing is published"
+        name, generation = self._projection.name, self._generation
+        newest = self._copies.newest(name, self._tables)
+        copy = self._path.with_name(f"{self._path.name}.copy")
+        copy.unlink(missing_ok=True)  # of a process that was killed
+        try:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=_BUSY_S)) as db:
+                if _records(db) - (0 if newest is None else newest.records) < worth:
+                    return
+                db.execute("VACUUM INTO ?", (str(copy),))
+            with contextlib.closing(sqlite3.connect(copy)) as db:
+                records = _records(db)
+            if generation == self._generation:  # else it was made anew meanwhile
+                self._copies.publish(name, self._tables, copy, records)
+        finally:
+            copy.unlink(missing_ok=True)
 
     def _path_of(self, folder: Path | None) -> Path:
         if folder is None:
@@ -296,12 +348,7 @@ class Store:
         try:
             with self._swap:
                 self._generation += 1
-                if self._db is not None:
-                    self._db.close()
-                    self._db = None
-                for suffix in ("", "-wal", "-shm"):
-                    self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
-                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._remove()
                 self._path.touch(0o600)
                 db = _connect(self._path)
                 prepare(db, self._projection, self._ledger_id)
@@ -309,6 +356,15 @@ class Store:
         finally:  # where it fails, who is woken tries again
             assert self._events is not None, "not open"
             self._events.call_soon_threadsafe(self._say_rebuilt)
+
+    def _remove(self) -> None:
+        """Remove the file, and have its folder there."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        for suffix in ("", "-wal", "-shm", ".copy"):
+            self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _say_rebuilt(self) -> None:
         self.rebuilt()
@@ -378,6 +434,12 @@ def _rejected_by_another(db: sqlite3.Connection) -> str | None:
         return f"release {release} could not fold {count} records; {RELEASE} may be able to"
     db.execute("UPDATE folded SET release = ?", (RELEASE,))
     return None
+
+
+def _records(db: sqlite3.Connection) -> int:
+    """Return how many records are folded, as positions count them."""
+    (records,) = db.execute("SELECT coalesce(sum(position), 0) FROM folded_positions").fetchone()
+    return int(records)
 
 
 def _code(error: sqlite3.Error) -> int:

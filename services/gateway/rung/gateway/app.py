@@ -52,6 +52,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     parts: Parts | None = None,
     settings: Settings | None = None,
     folder: Path | None = None,
+    publishes: bool = False,
     secrets_key: MasterKey | None = None,
 ) -> web.Application:
     """Return the gateway as an application; it follows the ledger once it starts.
@@ -63,6 +64,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         parts: of other services; none if not given.
         settings: limits and time-outs; their defaults if not given.
         folder: where the projections' files lie; in a temporary one if not given.
+        publishes: whether replicas publish copies of these files in the object store.
         secrets_key: encrypts secrets; without one, files that have some are refused.
     """
     assert token, "an empty token would let everybody in"
@@ -73,7 +75,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         ledger=ledger,
         store=store,
         writer=FactWriter(ledger, source=SOURCE, origin=origin),
-        models=ReadModels(ledger, folder),
+        models=ReadModels(ledger, folder, store if publishes else None),
         settings=settings,
         parts=parts or Parts(),
         secrets=SecretStore(store, secrets_key) if secrets_key is not None else None,

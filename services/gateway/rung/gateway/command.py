@@ -164,6 +164,7 @@ def run(  # noqa: PLR0913 - the options of the command
                     parts=parts,
                     settings=settings,
                     folder=projections,
+                    publishes=True,
                     secrets_key=secrets_key,
                 )
             )

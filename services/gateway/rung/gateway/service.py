@@ -41,6 +41,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     settings: Settings | None = None,
     started: Callable[[], object] | None = None,
     folder: Path | None = None,
+    publishes: bool = False,
     secrets_key: MasterKey | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
@@ -55,6 +56,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         settings: limits and time-outs.
         started: called once requests are answered.
         folder: where the projections' files lie; in a temporary one if not given.
+        publishes: whether replicas publish copies of these files in the object store.
         secrets_key: encrypts secrets; without one, files that have some are refused.
 
     Raises:
@@ -67,6 +69,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         parts=parts,
         settings=settings,
         folder=folder,
+        publishes=publishes,
         secrets_key=secrets_key,
     )
     connections = Connections(app[CONTEXT].settings.limits, port="http")

@@ -32,6 +32,7 @@ from rung.gateway.projections.usage import UsageProjection
 from rung.ledger import Ledger
 from rung.runtime.projection import Projection, Projections
 from rung.runtime.projection.merge import rejected_of
+from rung.storage import ObjectStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,14 +69,18 @@ class Ambiguous(Exception):
 class ReadModels(Projections):
     """The gateway's projections; everything in them comes from the ledger alone."""
 
-    def __init__(self, ledger: Ledger, folder: Path | None = None) -> None:
+    def __init__(
+        self, ledger: Ledger, folder: Path | None = None, objects: ObjectStore | None = None
+    ) -> None:
         """Prepare the projections.
 
         Args:
             ledger: followed.
             folder: where the files of the projections lie; in a temporary one if not given.
+            objects: where replicas publish copies of these files; none if not given.
         """
-        super().__init__(ledger, [make() for make in PROJECTIONS], reader=READER, folder=folder)
+        made = [make() for make in PROJECTIONS]
+        super().__init__(ledger, made, reader=READER, folder=folder, objects=objects)
 
     async def read(
         self,
