@@ -316,7 +316,8 @@ async def _lacks(client: Client) -> list[object]:
     policy = msgspec.json.encode({"policy": "priority", "options": {}})
     validated = await client.call("POST", "/experiments/validate", data=text.encode())
     configured = await client.call("POST", "/pools/new/configure", data=policy)
-    return [validated.json["warnings"], configured.json["warnings"]]
+    (queued,) = (await client.get("/queue"))["items"]
+    return [validated.json["warnings"], configured.json["warnings"], queued["reason"]]
 
 
 async def test_a_server_that_catches_up_reports_no_lack_of_agents(
@@ -341,7 +342,7 @@ async def test_a_server_that_catches_up_reports_no_lack_of_agents(
         let.set()
 
     assert all(caught_up)
-    assert catching_up == [[], []]
+    assert catching_up == [[], [], None]
 
 
 async def test_dead_letters_are_shown(world: World) -> None:

@@ -190,6 +190,14 @@ class Projections:
                 goals[place] = max(goals.get(place, 0), goal)
         return Behind(sum(folded.values()), sum(goals.values()))
 
+    @property
+    def whole(self) -> bool:
+        """Whether the files have had all that the ledger held since they were opened or made anew.
+
+        They stay whole where a loop starts again, on a full disk say: what they lack came later.
+        """
+        return all(loop.whole for loop in self._loops)
+
     async def reached(self, positions: Mapping[Place, int], *, wait_s: float) -> bool:
         """Wait until records are folded; return whether they are.
 
@@ -260,6 +268,8 @@ class _Loop:
         """Of the file that the rest is about."""
         self._positions: dict[str, int] = {}
         self._caught_up = False
+        self._whole = -1
+        """The newest generation of the file that has been caught up with."""
         self._grew = asyncio.Event()
 
     @property
@@ -271,6 +281,11 @@ class _Loop:
     def caught_up(self) -> bool:
         """Whether what the ledger held when the loop began is folded."""
         return self._caught_up and self._is_current
+
+    @property
+    def whole(self) -> bool:
+        """Whether that was so since the file is there."""
+        return self._whole == self._store.generation
 
     @property
     def _is_current(self) -> bool:
@@ -325,7 +340,7 @@ class _Loop:
 
     async def _follow(self, merge: Merge) -> None:
         await self._catch_up(merge)
-        self._caught_up = True
+        self._caught_up, self._whole = True, self._generation
         self._changed()
         watchers = [
             asyncio.create_task(self._watch(name, position))

@@ -12,7 +12,7 @@ from rung import api
 from rung.gateway.access.authorization import authorize
 from rung.gateway.auth import check_host
 from rung.gateway.code_sweep import sweep_code
-from rung.gateway.context import CONTEXT, Context, Parts, check_caught_up, context_of, reply
+from rung.gateway.context import CONTEXT, Context, Parts, check_whole, context_of, reply
 from rung.gateway.directory.asking import System
 from rung.gateway.identity.authentication import METRICS, authenticate
 from rung.gateway.identity.identity import IDENTITY, Identity
@@ -126,10 +126,10 @@ def served() -> list[Route]:
 
 
 def _complete(handler: Handler) -> Handler:
-    """Return a handler that answers once the projections have caught up."""
+    """Return a handler that answers once the projections are whole."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        check_caught_up(context_of(request).models, "what there is")
+        check_whole(context_of(request).models)
         return await handler(request)
 
     return answer

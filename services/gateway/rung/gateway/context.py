@@ -280,15 +280,25 @@ def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
     return not_found(what, name, hint)
 
 
-def check_caught_up(models: ReadModels, what: str = "whether that can be") -> None:
-    """Refuse for now what cannot be told until the projections have caught up.
+def check_caught_up(models: ReadModels) -> None:
+    """Refuse for now what cannot be checked until the projections have caught up.
 
     Raises:
         Problem: they have not.
     """
     behind = models.behind()
     if behind is not None:
-        raise unavailable(f"this server cannot tell yet {what}; it is {behind}")
+        raise unavailable(f"this server cannot tell yet whether that can be; it is {behind}")
+
+
+def check_whole(models: ReadModels) -> None:
+    """Refuse for now what is about all there is, where the projections may have only a part.
+
+    Raises:
+        Problem: so it is.
+    """
+    if not models.whole:
+        raise unavailable(f"this server cannot tell yet what there is; it is {models.behind()}")
 
 
 async def trial_of(request: web.Request) -> tuple[Experiment, Trial]:

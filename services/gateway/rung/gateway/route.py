@@ -59,7 +59,7 @@ class Route(NamedTuple):
     about: About = "experiment"
     """What that permission is about."""
     complete: bool = False
-    """The answer is about all that the projections have: refused until they have caught up."""
+    """The answer is about all there is: refused while projections may have only a part of it."""
 
     @property
     def open(self) -> bool:

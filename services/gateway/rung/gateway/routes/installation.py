@@ -60,6 +60,7 @@ async def list_queue(request: web.Request) -> web.Response:
     """List the queue."""
     query = read_query(request, PageQuery)
     models = context_of(request).models
+    behind = models.behind() is not None
     after = read_cursor(query.cursor, (str, int, str, str))
     experiments = None
     if access_of(request).seen is not None:
@@ -70,7 +71,7 @@ async def list_queue(request: web.Request) -> web.Response:
     shown = found[: query.limit]
     return reply(
         api.Queue(
-            items=pool_serializers.waiting(shown, models.agents()),
+            items=pool_serializers.waiting(shown, models.agents(), behind=behind),
             next_cursor=write_cursor(shown[-1][0]) if len(found) > query.limit else None,
         )
     )
@@ -153,7 +154,6 @@ ROUTES: Final = (
         api.AgentList,
         needs="pool.view",
         about="cluster",
-        complete=True,
     ),
     Route(
         "GET",
@@ -164,7 +164,6 @@ ROUTES: Final = (
         query=PageQuery,
         needs="experiment.view",
         about="workspace",
-        complete=True,
     ),
     Route(
         "GET",

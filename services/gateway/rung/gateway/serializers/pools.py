@@ -54,15 +54,18 @@ def _agent(
     )
 
 
-def waiting(queued: Sequence[tuple[Place, Waiting]], pools: list[Pool]) -> list[api.QueueItem]:
+def waiting(
+    queued: Sequence[tuple[Place, Waiting]], pools: list[Pool], *, behind: bool
+) -> list[api.QueueItem]:
     """Return what waits, in its order.
 
     Args:
         queued: what waits, each with its place.
         pools: all that there are.
+        behind: whether their agents may have changed: then no shortage is reported.
     """
     wanted = dict.fromkeys((place[0], it.slots) for place, it in queued)
-    lacks = {each: shortage(pools, *each) for each in wanted}
+    lacks = {each: None if behind else shortage(pools, *each) for each in wanted}
     return [
         api.QueueItem(
             allocation_id=name,

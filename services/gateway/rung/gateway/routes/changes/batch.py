@@ -14,7 +14,7 @@ from aiohttp import web
 from rung import api
 from rung.api import ProblemItem
 from rung.gateway.access.authorization import access_of
-from rung.gateway.context import check_caught_up, context_of, find_experiment, find_id, reply
+from rung.gateway.context import check_whole, context_of, find_experiment, find_id, reply
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiments import ALL, ExperimentProjection, select_ids, within
 from rung.gateway.requests.json_body import record_of
@@ -92,7 +92,7 @@ async def _selected(request: web.Request, text: str, *, hidden: bool) -> list[st
     Raises:
         Problem: it cannot be read, or selects too many.
     """
-    check_caught_up(context_of(request).models, "what the filter selects")
+    check_whole(context_of(request).models)
     access, most = access_of(request), api.BATCH_MAX
     conditions = [
         within(access.seen),
