@@ -47,7 +47,12 @@ from rung.agent.monitoring.agent_metrics import measured
 from rung.agent.node import Node
 from rung.agent.objects.checkpoint_upload import CheckpointUpload
 from rung.agent.objects.data_provisioning import DataProvisioning, hidden_variables
-from rung.agent.objects.run_secrets import HIDDEN_VARIABLES, RunSecrets, open_secrets
+from rung.agent.objects.run_secrets import (
+    HIDDEN_VARIABLES,
+    RunSecrets,
+    open_secrets,
+    remove_files_left,
+)
 from rung.agent.objects.source_folder import CodeUnusable, SourceFolder
 from rung.agent.outbox.outbox import Outbox
 from rung.agent.outbox.outbox_file import Marked, RunEnded
@@ -225,8 +230,9 @@ class Agent:
             if self._outbox.mark(_LEFT) != str(self._outbox.last):  # it was killed
                 for allocation_id in left:
                     self._mark_missing(allocation_id, died_ms)
-            await asyncio.to_thread(self._sources.open, [*kept, *self._lost])
             left = [name for name in left if name not in kept]
+            await asyncio.to_thread(remove_files_left, left)
+            await asyncio.to_thread(self._sources.open, [*kept, *self._lost])
             await asyncio.to_thread(self._checkpoint_upload.release, left)
             path = self._socket.open(keep=bool(kept))
             await asyncio.to_thread(isolation.open_folders, self._folder)

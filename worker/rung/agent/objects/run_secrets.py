@@ -5,7 +5,10 @@ file is put back into the variables and into what the script reads as its config
 the workspace become variables, or files that the process writes into a folder in memory.
 """
 
-from collections.abc import Mapping, Sequence
+import glob
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -21,6 +24,7 @@ HIDDEN_VARIABLES: Final = frozenset({"VAULT_TOKEN", "VAULT_TOKEN_FILE"})
 """Variables with the way to the key of secrets, which no run must inherit."""
 _MASKED_MIN: Final = 6
 """Letters of a secret that is masked in logs; a shorter one may be any word."""
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - names in it have a part that is drawn
 
 
 class RunSecrets(NamedTuple):
@@ -42,6 +46,31 @@ class RunSecrets(NamedTuple):
         texts = [*texts_of(self.values), *self.variables.values(), *self.files.values()]
         lines = [line.strip() for text in texts for line in text.splitlines()]
         return Masked(sorted({line for line in lines if len(line) >= _MASKED_MIN}, key=len))
+
+
+def files_folder(allocation_id: str, drawn: str, rank: int) -> Path:
+    """Return the folder in memory in which a process of a run makes its files.
+
+    Args:
+        allocation_id: of the run, by which a later session of the agent finds the folder.
+        drawn: what nobody else can know, so that nobody takes the name before.
+        rank: of the process.
+    """
+    return _MEMORY / f"{_prefix(allocation_id)}{drawn}-{rank}"
+
+
+def remove_files_left(allocation_ids: Iterable[str]) -> None:
+    """Delete the files of runs that an earlier session of the agent left, and that are gone.
+
+    Blocks; call it from a thread.
+    """
+    for allocation_id in allocation_ids:
+        for folder in _MEMORY.glob(f"{glob.escape(_prefix(allocation_id))}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(allocation_id: str) -> str:
+    return f"rung-secrets-{allocation_id}-"
 
 
 def open_secrets(

@@ -38,7 +38,7 @@ from rung.agent.membership.suspension import NO_START
 from rung.agent.node import Node
 from rung.agent.objects.data_provisioning import Provision
 from rung.agent.objects.run_objects import RunObjects
-from rung.agent.objects.run_secrets import RunSecrets
+from rung.agent.objects.run_secrets import RunSecrets, files_folder
 from rung.agent.objects.source_folder import CodeUnusable
 from rung.agent.outbox.event_buffer import EventBuffer
 from rung.agent.outbox.outbox_file import Change, RunEnded
@@ -206,11 +206,8 @@ class Run:
             self._node.outbox.put(changes=[RunEnded(self.allocation_id)])
         self._node.checkpoint_upload.background(self._forget())
         await asyncio.to_thread(self._run_objects.release)
-        await self._node.sources.release(self.allocation_id)
+        await self._release_sources()
         await asyncio.to_thread(self._node.isolation.release, self.allocation_id)
-        for place in self._places if self._secrets.files else ():
-            folder = f"{self._secrets_folder}-{place.rank}"
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def recover(self, *, started: bool) -> None:
         """Put on record the reports of processes that ended while there was no agent.
@@ -274,10 +271,20 @@ class Run:
         self._over = True
         if self._launched:
             self._termination.kill("killed after an error inside the agent")
-        release = self._node.sources.release(self.allocation_id)
-        self._node.checkpoint_upload.background(release)
+        self._node.checkpoint_upload.background(self._release_sources())
         self._node.checkpoint_upload.background(self._forget())
         self._report(Ending("failed", None, None, "an error inside the agent; see its log"))
+
+    async def _release_sources(self) -> None:
+        """Delete the files with secrets, and release the working folder.
+
+        In this order: an agent that dies in between finds the run in its folder, and with it the
+        files (`remove_files_left`).
+        """
+        for place in self._places:
+            folder = self._secrets_folder(place.rank)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await self._node.sources.release(self.allocation_id)
 
     async def _live(self) -> None:
         """Prepare, launch, and wait until all processes have ended."""
@@ -495,7 +502,7 @@ class Run:
             launch.environment.update(self._data.variables)
             launch.environment.update(self._secrets.variables)
             if self._secrets.files:
-                folder = f"{self._secrets_folder}-{place.rank}"
+                folder = str(self._secrets_folder(place.rank))
                 launch = structs.replace(
                     launch, secrets_folder=folder, secrets=dict(self._secrets.files)
                 )
@@ -542,10 +549,9 @@ class Run:
             return self._spec
         return structs.replace(self._spec, config=self._secrets.opened(self._spec.config))
 
-    @property
-    def _secrets_folder(self) -> str:
-        """Where its processes keep their secret files, each with its rank behind it."""
-        return f"/dev/shm/rung-secrets-{self.trial_session.token[:16]}"  # noqa: S108 - nobody else can know it
+    def _secrets_folder(self, rank: int) -> Path:
+        """Return where a process of the run keeps its secret files."""
+        return files_folder(self.allocation_id, self.trial_session.token[:16], rank)
 
     async def _process(self, launches: list[Launch] | None) -> bool:
         """Launch the processes, and wait until they have ended; return False if they were lost."""
