@@ -14,6 +14,7 @@ from rung.events.changes import (
     RotateToken,
     SetPassword,
 )
+from rung.gateway.access.authorization import forbidden
 from rung.gateway.context import reply
 from rung.gateway.directory.asking import Refused, now_ms
 from rung.gateway.directory.state import Token, User, Workspace
@@ -241,11 +242,7 @@ def _check_may_see(identity: Identity, principal: Principal, user: User) -> None
         return
     of_service = directory.permissions(principal, user.workspace_id)
     if user.kind != "service" or "service.view" not in of_service:
-        raise Problem(
-            403,
-            "forbidden",
-            "to see tokens of others needs the permission token.view; the role auditor has it",
-        )
+        raise forbidden("token.view", "to see tokens of others", in_cluster=True)
 
 
 def _token(request: web.Request) -> Token:
