@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     SequentialSampler,
@@ -445,10 +446,40 @@ def test_what_has_no_part_is_refused_without_a_batch_size() -> None:
         epochs_of(lambda _: DataLoader(pair, batch_size=None))
 
 
+class Shard(Dataset[torch.Tensor]):
+    """Every so many-th number, as `datasets.Dataset.shard` gives it; at random or not."""
+
+    def __init__(self, rank: int, size: int, *, noise: float = 0.0, own: bool = False) -> None:
+        self.numbers = torch.arange(rank, 16, size).float()
+        self.noise = noise
+        self.generator = torch.Generator().manual_seed(rank) if own else None
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        drawn = torch.rand((), generator=self.generator)
+        return self.numbers[index] + self.noise * drawn
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_shards_of_one_length_are_refused(noise: float) -> None:
+    """By their records, also where these are augmented at random."""
+    with pytest.raises(InvalidPlan, match="differ in their first records and last records"):
+        epochs_of(lambda ranks: DataLoader(Shard(ranks.rank, ranks.size, noise=noise)), 2)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_is_augmented_at_random_is_no_shard(own: bool) -> None:  # noqa: FBT001 - of the test
+    """Whether it draws from the generators that all share, or each slot from one of its own."""
+    found = epochs_of(lambda ranks: DataLoader(Shard(0, 1, noise=0.1, own=own), batch_size=4), 2)
+    assert found
+
+
 def test_subsets_that_differ_are_refused() -> None:
     """They are shards already, of one length or of several."""
     for size in (2, 3):
-        with pytest.raises(InvalidPlan, match="data sets of the slots differ: their lengths are"):
+        with pytest.raises(InvalidPlan, match="data sets of the slots differ in their"):
             epochs_of(
                 lambda ranks: DataLoader(
                     Subset(NUMBERS, range(ranks.rank, 16, ranks.size)), batch_size=4

@@ -9,6 +9,7 @@ times. So the script says it, by `stream`, and is refused on several slots where
 
 import inspect
 import zlib
+from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -16,10 +17,14 @@ from torch.utils.data import Subset
 
 from rung import core
 from rung.torch.data.dataset_proxy import Forwarding
+from rung.training.rng import isolated
+from rung.training.states.state_tree import Node, Writer
 from rung.training.units import InvalidPlan
 
 StreamT = TypeVar("StreamT")
 _MARK: Final = "rung_shards_itself"
+_LENGTH: Final = "length"
+_RECORDS: Final = ("first records", "last records")
 
 
 def stream(dataset: StreamT, *, shards_itself: bool) -> StreamT:
@@ -76,7 +81,7 @@ def shards_itself(data: str, *things: Any, slots: int) -> bool:
 def refuse_apart(ranks: core.DistributedContext, dataset: Any, data: str) -> None:
     """Refuse data sets with an index that are not the same on all ranks, as far as that shows.
 
-    All ranks must call this.
+    All ranks must call this. It draws the first record and the last one twice.
 
     Args:
         ranks: those that share the data set.
@@ -84,25 +89,68 @@ def refuse_apart(ranks: core.DistributedContext, dataset: Any, data: str) -> Non
         data: `training` or `validation`, for the message.
 
     Raises:
-        InvalidPlan: they have different lengths, or are different subsets.
+        InvalidPlan: they have other lengths, are other subsets, or have other records.
     """
     said = ranks.allgather(_described(dataset))
-    if any(each != said[0] for each in said):
+    found = [name for name in said[0] if _differ([each[name] for each in said], name)]
+    if found:
         raise InvalidPlan(
-            f"the {data} data sets of the slots differ: their lengths are"
-            f" {', '.join(str(length) for length, *_ in said)}. Rung shares the batches of one"
-            " data set between the slots, so one that is shared already would be cut twice: give"
-            " each slot the whole data set, and make random splits with a fixed seed"
+            f"the {data} data sets of the slots differ in their {' and '.join(found)} (their"
+            f" lengths are {', '.join(str(each[_LENGTH]) for each in said)}). Rung shares the"
+            " batches of one data set between the slots, so one that is shared already would be"
+            " cut twice: give each slot the whole data set, and make random splits with a fixed"
+            " seed"
         )
 
 
-def _described(dataset: Any) -> list[int | None]:
-    """Return the length of a data set, and a digest of the indexes of each subset in it."""
-    found: list[int | None] = [_length(dataset)]
+def _described(dataset: Any) -> dict[str, Any]:
+    """Return the length, a digest of the indexes of each subset, and digests of records."""
+    length = _length(dataset)
+    found: dict[str, Any] = {_LENGTH: length}
+    if length:
+        ends = (0, length - 1)
+        found |= {name: _record(dataset, end) for name, end in zip(_RECORDS, ends, strict=True)}
+    subsets = []
     while isinstance(dataset, Subset):
-        found.append(zlib.crc32(np.asarray(dataset.indices).tobytes()))
+        subsets.append(zlib.crc32(np.asarray(dataset.indices).tobytes()))
         dataset = dataset.dataset
-    return found
+    return found | {"subsets": subsets}
+
+
+def _differ(said: list[Any], name: str) -> bool:
+    """Return whether what the ranks say differs, where it is known of all."""
+    known = name not in _RECORDS or None not in said
+    return known and any(each != said[0] for each in said)
+
+
+def _record(dataset: Any, index: int) -> str | None:
+    """Return a digest of a record, None if it is another one each time, or cannot be told.
+
+    Paths are left out: each node may have the data elsewhere.
+    """
+    found = set()
+    for _ in range(2):
+        writer = Writer(())
+        try:
+            with isolated(0):  # data may be augmented at random
+                tree = writer.tree(_without_paths(dataset[index]), ())
+        except Exception:  # noqa: BLE001 - of the script's data, perhaps with other indexes
+            return None
+        found.add(Node(tree, writer.arrays).digest())
+    return found.pop() if len(found) == 1 else None
+
+
+def _without_paths(record: Any) -> Any:
+    """Return a record without texts and objects that are absolute paths."""
+    match record:
+        case str() | PurePath() if PurePath(record).is_absolute():
+            return None
+        case dict():
+            return {name: _without_paths(each) for name, each in record.items()}
+        case list() | tuple():
+            return [_without_paths(each) for each in record]
+        case _:
+            return record
 
 
 def _length(dataset: Any) -> int | None:
