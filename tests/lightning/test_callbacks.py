@@ -44,6 +44,14 @@ def test_whatever_callbacks_do_no_kill_shows(
     killed_again_and_again(process, tmp_path, FIELDS, moments, callbacks=callbacks, moves=True)
 
 
+@pytest.mark.parametrize("callback", ["ema", "scaling"])
+def test_what_a_callback_puts_back_when_it_is_loaded_is_trained_on(
+    process: "subprocess.Popen[str]", tmp_path: Path, callback: str
+) -> None:
+    """The weights, where the checkpoint has an average of them in their place."""
+    killed_again_and_again(process, tmp_path, FIELDS, [2 * 5, 5], callbacks=[callback])
+
+
 def test_the_best_checkpoint_outlives_a_run(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
@@ -60,13 +68,21 @@ def test_the_best_checkpoint_outlives_a_run(
         assert runs.outcome() == expected
 
 
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [
+        ("iterating", "Iterating.rates is an iterator (cycle)"),
+        ("gathering", "callbacks.Gathering.seen: a checkpoint holds tensors, numbers"),
+        ("swa", "StochasticWeightAveraging puts a learning rate schedule of its own in the place"),
+    ],
+)
 def test_a_state_that_cannot_be_kept_is_refused(
-    process: "subprocess.Popen[str]", tmp_path: Path
+    process: "subprocess.Popen[str]", tmp_path: Path, callback: str, said: str
 ) -> None:
     """By its name, before the first batch."""
     with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(callbacks=["iterating"]) == 1
-        assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
+        assert runs.train(callbacks=[callback]) == 1
+        assert said in runs.refusal()
         assert runs.agent.reports("training") == []
 
 

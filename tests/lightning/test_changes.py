@@ -26,6 +26,9 @@ FIELDS = configured(
 BEHIND = range(CHANGED_AT + 1, LENGTH)
 SHORT = ["group", "weights", "of_callback", "of_trainer", "hook", "added", "swapped"]
 """What is of the trainer; the rest is the same for `rung.torch`, whose tests have all of it."""
+OWN = ["validated", "collated", "drawn_weights"]
+OWN_REFUSED = ["rescheduled"]
+"""Lightning's alone."""
 SAID = {
     "layer": "model.net.body.2 is a Identity now, and was a Dropout",
     "hook": "model.net.head.forward_hooks are hook.<locals>.<lambda> now, and were none",
@@ -34,6 +37,7 @@ SAID = {
     "optimizer": "model.net.own is a SGD whose state is in no checkpoint",
     "added": "callbacks of the trainer: Changing, Burning, Changing now, and Changing, Burning",
     "swapped": "optimizers of the trainer: SGD now, and SGD at the start",
+    "rescheduled": "learning rate schedules of the trainer: CosineAnnealingLR now, and StepLR at",
 }
 
 
@@ -44,7 +48,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
         yield started
 
 
-@pytest.mark.parametrize("change", shortened(names(KEPT), SHORT))
+@pytest.mark.parametrize("change", [*shortened(names(KEPT), SHORT), *OWN])
 def test_a_change_in_training_outlives_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
@@ -52,7 +56,7 @@ def test_a_change_in_training_outlives_a_kill(
     killed_behind_its_change(process, tmp_path, FIELDS, change, BEHIND)
 
 
-@pytest.mark.parametrize("change", shortened(names(REFUSED), SHORT))
+@pytest.mark.parametrize("change", [*shortened(names(REFUSED), SHORT), *OWN_REFUSED])
 def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:

@@ -11,7 +11,12 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -105,6 +110,28 @@ class Growing(lightning.Callback):  # type: ignore[misc]  # as above
             pl_module.network[1] = nn.Identity()
 
 
+class Scaling(lightning.Callback):  # type: ignore[misc]  # as above
+    """Has weights in a checkpoint that are not those of training, and takes care of it itself."""
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Double them."""
+        kept = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {name: 2 * tensor for name, tensor in kept.items()}
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Halve them."""
+        kept = checkpoint["state_dict"]
+        pl_module.load_state_dict({name: tensor / 2 for name, tensor in kept.items()})
+
+
+class Gathering(lightning.Callback):  # type: ignore[misc]  # as above
+    """Tells a state that no checkpoint can hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a set."""
+        return {"seen": {1, 2}}
+
+
 class Burning(rl.Callback):
     """Asks the fuse before and after what Rung does at a batch."""
 
@@ -117,7 +144,7 @@ class Burning(rl.Callback):
         self.fuse.burn()
 
 
-def make(name: str) -> Any:
+def make(name: str) -> Any:  # noqa: PLR0911 - as many kinds
     """Return a callback."""
     match name:
         case "wild":
@@ -128,6 +155,14 @@ def make(name: str) -> Any:
             return Thawing()
         case "growing":
             return Growing()
+        case "ema":
+            return EMAWeightAveraging(decay=0.5)
+        case "swa":
+            return StochasticWeightAveraging(swa_lrs=0.01)
+        case "scaling":
+            return Scaling()
+        case "gathering":
+            return Gathering()
         case "best":
             return ModelCheckpoint(monitor="val_loss", save_top_k=1)
         case _:

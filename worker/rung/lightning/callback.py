@@ -10,7 +10,9 @@ those of one, is in `rung.lightning.exact`.
 
 Lightning calls `on_train_start` in every run, when everything is loaded. What that hook does was
 done before the checkpoint, so weights, optimizers, schedulers and the states of callbacks are set
-once more behind it. Callbacks without a `state_dict` of their own are kept by their attributes.
+once more behind it, as they are when every hook of loading has run: a callback that averages
+weights has its average in the checkpoint, and puts the trained ones back. Callbacks without a
+`state_dict` of their own are kept by their attributes.
 """
 
 import copy
@@ -22,12 +24,15 @@ from typing import TYPE_CHECKING, Any, Final
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch.utils.data import DataLoader, Dataset
 
 from rung import core
-from rung.lightning import best_checkpoints, gradients, strategy
+from rung.lightning import best_checkpoints, gradients, loader_changes, strategy
 from rung.lightning.epoch_validations import EpochValidations
 from rung.lightning.hyperparameters import leave_out_objects
+from rung.lightning.loader_changes import LoaderChanges
+from rung.lightning.own_generators import OwnGenerators
 from rung.lightning.resumable_loader import ResumableLoader
 from rung.lightning.sharded_validation import ShardedValidation
 from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
@@ -35,8 +40,9 @@ from rung.torch import determinism, external_loop
 from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
 from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same
-from rung.torch.checkpoint.tensor_file import plain
+from rung.torch.checkpoint.tensor_file import demand_storable, plain
 from rung.torch.data.training_data import records_of
+from rung.torch.determinism import is_kept
 from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
 from rung.training.errors import NotResumable
@@ -86,12 +92,26 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._module_changes: ObjectChanges | None = None
         """Changes of the module that makes the data."""
         self._data_changes: DataChanges | None = None
+        self._collating: LoaderChanges | None = None
+        """Changes of what makes training batches of records."""
+        self._validating: LoaderChanges | None = None
+        """Changes of validation data."""
+        self._validation_loaders = 0
+        """How many were made at the moment."""
+        self._moment: tuple[int, int] | None = None
+        """Epoch and step at which the last loader of validation was made."""
+        self._own_generators: OwnGenerators | None = None
+        self._own_states: dict[str, Any] = {}
+        self._in_workers: dict[str, Any] = {}
+        """What processes of loaders draw in, by its name."""
         self._parts: list[Any] = []
         """The data set, and the samplers of its loader."""
         self._made: dict[str, list[Any]] = {}
         """The callbacks and optimizers of the trainer at the start."""
         self._settings: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
+        self._loading: Callable[[], dict[str, Any]] | None = None
+        """Returns what is loaded, once the hooks of loading have run."""
         self._loaded: dict[str, Any] | None = None
         self._searched = False
         self._storing = False
@@ -113,11 +133,20 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._search()
         if self._path is not None and trainer.ckpt_path not in {None, self._path}:
             raise NotResumable(f"fit(ckpt_path={trainer.ckpt_path}): give fit(**callback.resume)")
+        _refuse_exchanges(trainer)
         if self._weights is not None:
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
         if self._states is None:
             self._states = self._states_of(trainer)
+            aside = functools.partial(self._beside, trainer)
+            self._collating = LoaderChanges(pl_module, aside)
+            self._validating = LoaderChanges(pl_module, aside)
+            self._own_generators = OwnGenerators(
+                functools.partial(self._drawing, trainer),
+                lambda: [self._tracker.run, *_around(trainer), *self._parts[1:]],
+                without=_OF_MODULES | _OF_DATA_MODULES,
+            )
         if self._several:
             if not isinstance(trainer.strategy, strategy.Together):
                 raise NotResumable(
@@ -269,15 +298,20 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             "generators": rng.to_json(rng.capture()),
             "averages": self._averages.state_dict(),
         }
+        if self._own_generators is not None:
+            own["own_generators"] = self._own_generators.states()
         if self._exact is not None:
             own |= self._exact.state()
         return external_loop.gathered(self._ranks, own)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what belongs to the moment; generators are set before the next batch."""
+        if self._loading is not None:  # all callbacks' `on_load_checkpoint` came before
+            self._loaded, self._loading = self._loading(), None
         share = rank_states.share_of(self._ranks, state_dict)
         if share.own is not None:
             self._generators = rng.from_json(share.own["generators"])
+            self._own_states = share.own.get("own_generators", {})
             self._averages.load_state_dict(merged([each["averages"] for each in share.to_add]))
         else:
             self._generators = external_loop.new_generators(
@@ -305,11 +339,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         states = checkpoint.setdefault("callbacks", {})
         writes = self._ranks.is_local_chief
         best_checkpoints.give_back(trainer, states, self._path.parent, writes=writes)
-        copied = {
-            name: copy.deepcopy(checkpoint[name])
-            for name in ("optimizer_states", "lr_schedulers", "callbacks")
-        }
-        self._loaded = {"state_dict": checkpoint["state_dict"]} | copied
+        self._loading = functools.partial(_copied, trainer, checkpoint)
 
     def _training_begun(self, trainer: Any) -> None:
         """Set again what Lightning has loaded; see to it that what callbacks keep can be kept."""
@@ -327,13 +357,39 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                     callback.load_state_dict(state)
         assert self._states is not None
         assert self._changes is not None
+        assert self._own_generators is not None
+        _set_up_validation(trainer)
         if self._path is not None:
             self._changes.apply(self._path.parent)
             self._set_around(trainer, self._path.parent)
             self._states.read(self._path.parent / callback_states.FILE)
         self._states.demand_complete()
+        self._demand_storable(trainer)
+        self._own_generators.begin(self._in_workers)
         if not self._tracker.progress.batch_in_epoch:
             self._set_generators()  # the hooks of the epoch's start are still to come
+
+    def _demand_storable(self, trainer: Any) -> None:
+        """Check that checkpoints can hold the states of module, callbacks and data module.
+
+        A `state_dict` that raises is left to the first checkpoint: it may need what is trained.
+
+        Raises:
+            NotPlain: a state has values that a checkpoint cannot hold.
+        """
+        others = [each for each in trainer.callbacks if each is not self]
+        data = [trainer.datamodule] if trainer.datamodule is not None else []
+        states = [
+            ("state_dict", trainer.strategy.lightning_module_state_dict),
+            *((f"callbacks.{type(each).__name__}", each.state_dict) for each in others),
+            *((type(each).__name__, each.state_dict) for each in data),
+        ]
+        for name, state_dict in states:
+            try:
+                state = state_dict()
+            except Exception:  # noqa: BLE001, S112 - any of the user's
+                continue
+            demand_storable(state, name)
 
     def _states_of(self, trainer: Any) -> CallbackStates:
         """Return the states of the callbacks that do not tell theirs; Lightning's own do."""
@@ -366,11 +422,48 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
 
         return ModelChanges(module, trainer.optimizers, of_loop, without=_OF_MODULES)
 
-    def _compare_data(self, trainer: Any, parts: list[Any]) -> None:
+    def _beside(self, trainer: Any) -> list[Any]:
+        """Return what belongs to the loop, and what of the data is compared elsewhere."""
+        return [*_of_loop(trainer), trainer.datamodule, *self._parts]
+
+    def _drawing(self, trainer: Any) -> dict[str, Any]:
+        """Return what may have generators of its own, by the names that messages have."""
+        module, data = trainer.lightning_module, trainer.datamodule
+        found = {type(module).__name__: module}
+        if data is not None and not _tells(data):
+            found[type(data).__name__] = data
+        for each in self._parts[:1]:
+            if not is_kept(each):
+                found.setdefault(type(each).__name__, each)
+        for changes in (self._collating, self._validating):
+            found |= changes.things if changes is not None else {}
+        return found
+
+    def _compare_validation(self, trainer: Any, loader: Any) -> None:
+        """Note what only a loader of validation has, as it is when the loader is made."""
+        assert self._validating is not None
+        moment = (trainer.current_epoch, trainer.global_step)
+        if moment != self._moment:
+            self._moment, self._validation_loaders = moment, 0
+        place = f"validation[{self._validation_loaders}]"
+        self._validation_loaders += 1
+        found = dict(loader_changes.of_validation(place, loader))
+        self._validating.look(found.items())
+        if getattr(loader, "num_workers", 0) and loader.persistent_workers:
+            self._in_workers |= found
+
+    def _compare_data(self, trainer: Any, loader: Any, parts: list[Any]) -> None:
         """Note the data set, and the module that makes it, as they are before the first hook."""
         aside = functools.partial(_of_loop, trainer)
         model = trainer.lightning_module
         made, self._parts = self._parts[:1], parts
+        assert self._collating is not None
+        found = dict(loader_changes.of_collate("collate_fn", loader.collate_fn))
+        self._collating.look(found.items())
+        if loader.num_workers:
+            self._in_workers |= found
+            if not is_kept(parts[0]):
+                self._in_workers[type(parts[0]).__name__] = parts[0]
         if self._data_changes is None or made[0] is not parts[0]:
             self._data_changes = DataChanges(
                 parts[0], lambda: [*aside(), *self._parts[1:]], model=model
@@ -400,14 +493,20 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def _data_open(self) -> None:
         """Set the data set to what it was when the epoch began; its order may depend on that."""
         assert self._data_changes is not None
+        assert self._collating is not None
         self._data_changes.set(self._kept.get("data_at_start", ()))
         self._data_changes.begin_epoch()
+        self._collating.set(self._kept.get("collate_at_start", {}))
+        self._collating.begin_epoch()
 
     def _forward_data(self) -> None:
         """Set the data set to what it was at the checkpoint."""
         kept, self._kept = self._kept, {}
         if self._data_changes is not None:
             self._data_changes.set(kept.get("data", ()))
+        if self._collating is not None and self._validating is not None:
+            self._collating.set(kept.get("collate", {}))
+            self._validating.set(kept.get("validation", {}))
 
     def _changed(self, trainer: Any) -> dict[str, Any]:
         """Return what has changed beside the states.
@@ -419,6 +518,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         demand_same(self._made, _parts_of(trainer))
         found = self._changes.capture(apart=self._parts)
         module, data = self._module_changes, self._data_changes
+        collating, validating = self._collating, self._validating
         within = self._tracker.progress.batch_in_epoch > 0
         more: dict[str, Any] = {
             "settings": {
@@ -429,6 +529,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             "datamodule": module.capture() if module is not None else [],
             "data": data.capture() if data is not None else [],
             "data_at_start": data.at_start if data is not None and within else [],
+            "collate": collating.capture() if collating is not None else {},
+            "collate_at_start": collating.at_start if collating is not None and within else {},
+            "validation": validating.capture() if validating is not None else {},
         }
         return found | {name: value for name, value in more.items() if value}
 
@@ -455,8 +558,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 )
             arrive = functools.partial(self._arrive, trainer)
             self._loader = ResumableLoader(loader, self._tracker, self._data_open, arrive)
-            self._compare_data(trainer, self._loader.parts)
+            self._compare_data(trainer, loader, self._loader.parts)
             return self._loader
+        self._compare_validation(trainer, loader)
         return loader if self._validation is None else self._validation.own(loader)
 
     def _arrive(self, trainer: Any) -> None:
@@ -469,6 +573,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
+        if self._own_generators is not None and self._own_states:
+            states, self._own_states = self._own_states, {}
+            self._own_generators.set(states)
 
     def _metrics(self, trainer: Any) -> dict[str, Any]:
         """Return what was logged in the batch, or in the validation."""
@@ -529,13 +636,55 @@ def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":
 
 def _of_loop(trainer: Any) -> list[Any]:
     """Return what belongs to the loop, beside the data."""
+    return [*_around(trainer), *trainer.lightning_module.modules()]
+
+
+def _around(trainer: Any) -> list[Any]:
+    """Return what belongs to the loop, beside the data and the model."""
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-    parts = [trainer.strategy, *trainer.loggers, *trainer.lightning_module.modules(), *schedulers]
+    parts = [trainer.strategy, *trainer.loggers, *schedulers]
     return [trainer, *trainer.callbacks, *trainer.optimizers, *parts]
 
 
+def _set_up_validation(trainer: Any) -> None:
+    """Make the loaders of validation before training may change what they read, as a check does.
+
+    Lightning itself does so, but where the first validation is not due in the first epoch.
+    """
+    if trainer.enable_validation and trainer.val_dataloaders is None:
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.setup_data()
+        trainer.training = True
+
+
 def _parts_of(trainer: Any) -> dict[str, list[Any]]:
-    return {"callbacks": [*trainer.callbacks], "optimizers": [*trainer.optimizers]}
+    return {
+        "callbacks": [*trainer.callbacks],
+        "optimizers": [*trainer.optimizers],
+        "learning rate schedules": [config.scheduler for config in trainer.lr_scheduler_configs],
+    }
+
+
+def _copied(trainer: Any, checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """Return what Lightning loads: the state that the module has by now, and the others'."""
+    found = {name: checkpoint[name] for name in ("optimizer_states", "lr_schedulers", "callbacks")}
+    return copy.deepcopy(found | {"state_dict": trainer.strategy.lightning_module_state_dict()})
+
+
+def _refuse_exchanges(trainer: Any) -> None:
+    """Refuse a callback of Lightning's that exchanges what is trained by, before the first batch.
+
+    Raises:
+        NotResumable: the trainer has one.
+    """
+    if any(isinstance(each, StochasticWeightAveraging) for each in trainer.callbacks):
+        raise NotResumable(
+            "StochasticWeightAveraging puts a learning rate schedule of its own in the place of "
+            "the trainer's, which a run that resumes would not have: use Lightning's "
+            "WeightAveraging (should_update says in which epochs it averages) or "
+            "EMAWeightAveraging, and return a schedule such as torch.optim.swa_utils.SWALR from "
+            "configure_optimizers"
+        )
 
 
 def _tells(module: Any) -> bool:
