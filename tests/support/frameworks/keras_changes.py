@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from rung import keras as rk
 from support.frameworks.keras_trial import INPUTS, TARGETS, Burning, digest_of, warmed
 from support.fuse import Fuse
 
+BATCH = 6
 CHANGED_AT = 5
 """The step before which a change is made first."""
 
@@ -34,11 +36,20 @@ class Scaled(keras.layers.Layer):  # type: ignore[misc]  # Keras has no types
         self.scale = 1.0
         self.steps = [1.0, 2.0]
         self.table = np.ones(2, "float32")
+        self._alpha = 1.0
+        self.center = keras.ops.ones(2)
+        self.knobs = types.SimpleNamespace(gain=1.0)
+        self.kinds = {"a"}
+        self.extra = 1.0
+        self.last_output: Any = None
         self.flow = self.add_weight(shape=(), initializer="ones", trainable=False)
 
     def call(self, inputs: Any) -> Any:
         """Compute."""
-        return self.inner(inputs) * (self.scale * self.steps[0] * self.table[0]) * self.flow
+        own = self.scale * self.steps[0] * self.table[0] * self._alpha * self.knobs.gain
+        own *= len(self.kinds) * getattr(self, "extra", 2.0) * getattr(self, "bonus", 1.0)
+        self.last_output = self.inner(inputs) * own * self.center[0] * self.flow
+        return self.last_output
 
 
 class Weighing(keras.Model):  # type: ignore[misc]  # as above
@@ -59,12 +70,33 @@ class Weighing(keras.Model):  # type: ignore[misc]  # as above
         return self.last(self.scaled(hidden)) * self.beta
 
 
+class Data(keras.utils.PyDataset):  # type: ignore[misc]  # as above
+    """The records in batches, the harder the higher its level, and in an order of each epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = 0.0
+        self.order = np.arange(len(INPUTS))
+
+    def __len__(self) -> int:
+        return len(INPUTS) // BATCH
+
+    def __getitem__(self, index: int) -> Any:
+        chosen = self.order[index * BATCH : (index + 1) * BATCH]
+        return INPUTS[chosen] * (1 + self.level), TARGETS[chosen]
+
+    def on_epoch_end(self) -> None:
+        """Shuffle."""
+        np.random.shuffle(self.order)  # noqa: NPY002 - as scripts do it
+
+
 class Changing(keras.callbacks.Callback):  # type: ignore[misc]  # as above
     """Makes a change before a step."""
 
-    def __init__(self, change: str | None) -> None:
+    def __init__(self, change: str | None, data: Data) -> None:
         super().__init__()
         self.change = change
+        self.data = data
         self.step = 0
         self.factor = 1.0
         self.decays = np.ones(2)
@@ -159,6 +191,41 @@ def array(it: Changing) -> None:
     it.model.scaled.table[0] = 0.5
 
 
+def hidden(it: Changing) -> None:
+    """Change a number of a layer under a hidden name."""
+    it.model.scaled._alpha = 2.0
+
+
+def tensor(it: Changing) -> None:
+    """Make a tensor of a layer another one."""
+    it.model.scaled.center = it.model.scaled.center * 2
+
+
+def attribute(it: Changing) -> None:
+    """Change an attribute of an object of a layer."""
+    it.model.scaled.knobs.gain = 2.0
+
+
+def members(it: Changing) -> None:
+    """Add to a set of a layer."""
+    it.model.scaled.kinds.add("b")
+
+
+def added(it: Changing) -> None:
+    """Give a layer an attribute that it did not have."""
+    it.model.scaled.bonus = 2.0
+
+
+def deleted(it: Changing) -> None:
+    """Take an attribute from a layer."""
+    del it.model.scaled.extra
+
+
+def data(it: Changing) -> None:
+    """Have harder data."""
+    it.data.level = 0.5
+
+
 def nested(it: Changing) -> None:
     """Change a layer within a layer that is no model."""
     it.model.scaled.inner.use_bias = False
@@ -192,8 +259,8 @@ def hook(it: Changing) -> None:
 EACH_STEP: set[Callable[[Changing], None]] = {factor, decays, average, record}
 KEPT = [factor, decays, average, record, flow, rate]
 REFUSED = [
-    frozen, dropout, momentum, of_model, number, items, array, nested, activation, regularizer,
-    clipped, swapped, hook,
+    frozen, dropout, momentum, of_model, number, items, array, hidden, tensor, attribute, members,
+    added, deleted, data, nested, activation, regularizer, clipped, swapped, hook,
 ]  # fmt: skip
 BY_NAME = {each.__name__: each for each in (*KEPT, *REFUSED)}
 
@@ -214,13 +281,12 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a run."""
     with rk.init() as run:
-        model, changing = network(), Changing(order["change"])
-        ours = Burning(run, batch_size=6)
+        model, own = network(), Data()
+        changing = Changing(order["change"], own)
+        ours = Burning(run, batch_size=BATCH)
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
-            INPUTS,
-            TARGETS,
-            batch_size=6,
+            own,
             epochs=3,
             validation_data=(INPUTS, TARGETS),
             callbacks=[changing, ours],

@@ -155,7 +155,7 @@ class Callback(Heartbeat):
         determinism.tell(self._run)
         self._stand_before_training()
         self._tell_batch_size()
-        self._settings = LayerSettings(self.model)
+        self._settings = LayerSettings(self.model, self._of_loop)
         if self._states is not None:
             self._states.demand_complete()
         self._find()
@@ -351,15 +351,19 @@ class Callback(Heartbeat):
         found = callback_states.named(others)
         own = [name for name, each in found.items() if type(each).__module__.startswith("keras.")]
 
-        def of_loop() -> list[Any]:
-            model = self.model
-            parts = [model, *layers_of(model), *model.metrics]
-            optimizer = [] if model.optimizer is None else [model.optimizer]
-            weights = [*model.variables, *(each for it in optimizer for each in it.variables)]
-            values = [each.value for each in weights]
-            return [self._run, self, *callbacks, *parts, *optimizer, *weights, *values]
+        def foreign() -> list[Any]:
+            return [*callbacks, *self._of_loop()]
 
-        return CallbackStates(found | kept, of_loop, left_out=_NO_STATE, resources=own)
+        return CallbackStates(found | kept, foreign, left_out=_NO_STATE, resources=own)
+
+    def _of_loop(self) -> list[Any]:
+        """Return what checkpoints hold by itself, or what is no state."""
+        model = self.model
+        data = [] if self._exact is None else self._exact.data
+        parts = [model, *layers_of(model), *model.metrics, *data]
+        optimizer = [] if model.optimizer is None else [model.optimizer]
+        weights = [*model.variables, *(each for it in optimizer for each in it.variables)]
+        return [self._run, self, *parts, *optimizer, *weights, *(it.value for it in weights)]
 
     def _find(self) -> None:
         """Fetch the trial's newest checkpoint, once."""
@@ -397,6 +401,8 @@ class Callback(Heartbeat):
             return
         assert self._settings is not None
         self._settings.demand_unchanged()
+        if self._exact is not None:
+            self._exact.demand_unchanged()
 
         def write(folder: Any) -> None:
             together = state.of_ranks(ranks, self.model, self._shared)

@@ -1,20 +1,23 @@
 """Layer settings: what layers and the optimizer are besides their weights, which checkpoints hold.
 
-Whether a layer is trained, a dropout rate, an own number or list, a hook, which layers and which
-optimizer there are: a change during `fit` would be undone in a run that resumes, so it is refused
-at the next checkpoint. It could not be set again either: with TensorFlow Keras takes up a change
-only where the model is compiled again.
+Whether a layer is trained, a dropout rate, an own number, tensor or object, a hook, which layers
+and which optimizer there are: a change during `fit` would be undone in a run that resumes, so it
+is refused at the next checkpoint. It could not be set again either: with TensorFlow Keras takes up
+a change only where the model is compiled again.
 """
 
+import functools
 import hashlib
+import inspect
 import types
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Final, NamedTuple, cast
 
 import keras
 import numpy as np
 
 from rung.training.errors import NotResumable
+from rung.training.states.state_tree import Lost, Node, Resource, Writer
 
 _NO_SETTING: Final = frozenset(
     {"built", "predict_function", "stop_training", "test_function", "train_function", "training"}
@@ -26,13 +29,36 @@ _COMPILED: Final = ("optimizer", "loss")
 """Attributes of a model that `compile` sets."""
 _DEPTH_MAX: Final = 4
 _TEXT_MAX: Final = 80
+_CONTAINERS: Final = (list, tuple, dict, set)
+"""Also where Keras makes one of its own of them, which tracks what it holds."""
+_LIBRARIES: Final = frozenset({"keras", "tensorflow", "torch"})
+
+
+class Setting(NamedTuple):
+    """An attribute."""
+
+    text: str | None
+    """Of its value; None: it is not compared."""
+    of_library: bool = False
+    """Whether the library, too, sets attributes of this name, perhaps later."""
+
+
+Settings = dict[str, Setting]
+"""By name."""
 
 
 class LayerSettings:
     """Compares the settings of a model with those at the beginning of training."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, foreign: Callable[[], list[Any]]) -> None:
+        """Take the settings as they are.
+
+        Args:
+            model: whose.
+            foreign: returns what is no setting wherever it occurs: weights, layers, metrics.
+        """
         self._model: Final = model
+        self._foreign: Final = foreign
         self._compiled: Final = {name: getattr(model, name, None) for name in _COMPILED}
         self._layers: Final = dict(_layers(model, ""))
         self._made: Final = self._settings()
@@ -57,12 +83,7 @@ class LayerSettings:
         changed += [
             f"{name} is a layer that was not there" for name in layers if name not in self._layers
         ]
-        now = {} if changed else self._settings()
-        changed += [
-            f"{name} is {now[name]}, and was {was}"
-            for name, was in self._made.items()
-            if name in now and now[name] != was
-        ]
+        changed = changed or changes(self._made, self._settings())
         if changed:
             raise NotResumable(
                 "a run that resumes would lose what has changed in the layers during fit(): "
@@ -70,28 +91,102 @@ class LayerSettings:
                 "kept in a weight: self.add_weight(…, trainable=False), or in the learning rate"
             )
 
-    def _settings(self) -> dict[str, str]:
-        """Return the settings of all layers and of the optimizer, as text, by name."""
-        found: dict[str, str] = {}
+    def _settings(self) -> Settings:
+        """Return the settings of all layers and of the optimizer."""
+        found: Settings = {}
+        foreign = self._foreign()
         for name, layer in self._layers.items():
             prefix = f"{name}." if name else "model."
-            found[f"{prefix}trainable"] = repr(layer.trainable)
-            found |= {f"{prefix}{field}": text for field, text in _plain_fields(layer)}
+            found[f"{prefix}trainable"] = Setting(repr(layer.trainable))
+            found |= settings_of(layer, foreign, prefix)
             for field, value in vars(layer).items():
                 if field.endswith(_HOOKS) and isinstance(value, dict):
-                    found[f"{prefix}{field.strip('_')}"] = str(len(value))
+                    found[f"{prefix}{field.strip('_')}"] = Setting(str(len(value)))
         optimizer = self._compiled["optimizer"]
         if optimizer is not None:
-            found |= {f"optimizer.{field}": text for field, text in _plain_fields(optimizer)}
+            found |= settings_of(optimizer, foreign, "optimizer.")
         return found
 
 
-def _plain_fields(thing: Any) -> Iterator[tuple[str, str]]:
-    """Yield an object's attributes with plain values, as text."""
+def settings_of(thing: Any, foreign: list[Any], prefix: str = "") -> Settings:
+    """Return the attributes of an object, without those that its library uses by hidden names."""
+    of_library = _names_of_library(cast("Hashable", type(thing)))
+    found = {}
     for field, value in sorted(vars(thing).items()):
-        hidden = field.startswith("_") or "cache" in field.lower()
-        if field not in _NO_SETTING and not hidden and (text := _text(value, 0)) is not None:
-            yield field, text
+        known = field in of_library
+        if field in _NO_SETTING or "cache" in field.lower() or (known and field.startswith("_")):
+            continue
+        found[f"{prefix}{field}"] = Setting(_text(value, 0) or _digest(value, foreign), known)
+    return found
+
+
+def changes(before: Settings, now: Settings) -> list[str]:
+    """Return how settings differ, one by one, in words."""
+    found = []
+    for name in dict.fromkeys([*before, *now]):
+        was, is_now = before.get(name), now.get(name)
+        if was is None:
+            assert is_now is not None
+            if is_now.text is not None and not is_now.of_library:
+                found.append(f"{name} is {is_now.text}, and was not there")
+        elif is_now is None:
+            if was.text is not None and not was.of_library:
+                found.append(f"{name} is gone, and was {was.text}")
+        elif was != is_now and None not in {was.text, is_now.text}:
+            found.append(f"{name} is {is_now.text}, and was {was.text}")
+    return found
+
+
+@functools.cache
+def _names_of_library(kind: Hashable) -> frozenset[str]:
+    """Return the names of attributes to which a class's functions of a library refer."""
+    assert isinstance(kind, type)
+    found: set[str] = set()
+    for each in kind.__mro__:
+        if each.__module__.partition(".")[0] in _LIBRARIES:
+            for member in vars(each).values():
+                function = getattr(member, "fget", getattr(member, "__func__", member))
+                if callable(function):
+                    found.update(_names_in(getattr(inspect.unwrap(function), "__code__", None)))
+    return frozenset(found)
+
+
+def _names_in(code: Any) -> Iterator[str]:
+    """Yield the names in a function, and in those that are defined in it."""
+    if isinstance(code, types.CodeType):
+        yield from code.co_names
+        for constant in code.co_consts:
+            yield from _names_in(constant)
+
+
+def _is_left_out(value: Any) -> bool:
+    """Return whether an object is a library's own and no tensor, or what a step has computed.
+
+    An optimizer in a list has its own state; what a step computed the next one computes anew.
+    """
+    if type(value).__module__.partition(".")[0] not in _LIBRARIES:
+        return False
+    tensor = hasattr(value, "shape") and hasattr(value, "numpy")
+    kept = tensor or isinstance(value, _CONTAINERS)
+    return not kept or getattr(value, "grad_fn", None) is not None
+
+
+def _digest(value: Any, foreign: list[Any]) -> str | None:
+    """Return a text that differs for different contents of an object; None: it is not compared."""
+    name = type(value).__name__
+    if any(value is each for each in foreign) or _is_left_out(value):
+        return None
+    if hasattr(value, "shape") and hasattr(value, "numpy"):
+        try:
+            value = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        except (TypeError, ValueError, RuntimeError, NotImplementedError):  # a symbol of a graph
+            return None
+    writer = Writer(foreign, _is_left_out)
+    try:
+        tree = writer.tree(value, ())
+    except (Resource, Lost):
+        return None
+    return f"a {name} ({Node(tree, writer.arrays).digest()[:8]})"
 
 
 def _text(value: Any, depth: int) -> str | None:  # noqa: PLR0911 - a case for each kind

@@ -2,7 +2,8 @@
 
 A checkpoint does not hold a data set. What it does in `on_epoch_begin` and `on_epoch_end` draws
 from generators that are seeded for the epoch, and a run that goes on has its own data set do the
-same for all epochs that are over.
+same for all epochs that are over. What changes its attributes at another time would be lost, and
+is refused.
 """
 
 import functools
@@ -12,6 +13,8 @@ from typing import Any, Final
 import keras
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from rung.keras.layer_settings import Settings, changes, settings_of
+from rung.training.errors import NotResumable
 from rung.training.rng import isolated
 from rung.training.seeds import Domain, derive
 
@@ -32,15 +35,34 @@ class DatasetHooks:
         self._hooks: Final[list[tuple[int, Callable[[], None]]]] = []
         self.epoch = 0
         """The one that begins or goes on."""
+        self.data: Any = None
+        """The data, if they are a PyDataset."""
+        self._settings: Settings = {}
         if not isinstance(adapter, PyDatasetAdapter):
             return
-        data = adapter.py_dataset
+        data = self.data = adapter.py_dataset
+        self._settings = settings_of(data, [])
         for number, name in enumerate(_HOOKS):
             if getattr(type(data), name) is getattr(keras.utils.PyDataset, name):
                 continue
             self._hooks.append((number, getattr(data, name)))
             called = functools.partial(self._seeded, number, getattr(adapter, name))
             setattr(adapter, name, called)
+
+    def demand_unchanged(self) -> None:
+        """Check that no attribute of the data has changed but in its own hooks.
+
+        Raises:
+            NotResumable: one has; the message names it, and says what to do.
+        """
+        if self.data is None:
+            return
+        if found := changes(self._settings, settings_of(self.data, [])):
+            raise NotResumable(
+                "a run that resumes would lose what has changed in the data during fit(): "
+                f"{'; '.join(found)}. Change it in on_epoch_begin() or on_epoch_end() of "
+                f"{type(self.data).__name__}, which such a run repeats"
+            )
 
     def repeat(self, epochs: int) -> None:
         """Have done what was done in so many epochs."""
@@ -50,5 +72,7 @@ class DatasetHooks:
         self.epoch = epochs
 
     def _seeded(self, number: int, hook: Callable[[], None]) -> None:
+        self.demand_unchanged()
         with isolated(derive(self._seed, Domain.DATASET_HOOKS, self.epoch, number)):
             hook()
+        self._settings = settings_of(self.data, [])

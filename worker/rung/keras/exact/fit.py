@@ -43,6 +43,11 @@ class ExactFit:
         return self._feed is not None and self._feed.skipping
 
     @property
+    def data(self) -> list[Any]:
+        """What is read that has attributes of its own: whoever refers to it, it is no state."""
+        return [] if self._hooks is None or self._hooks.data is None else [self._hooks.data]
+
+    @property
     def ahead(self) -> bool:
         """Whether a thread reads the data again, ahead of training."""
         return self._feed is not None and self._feed.ahead
@@ -147,6 +152,15 @@ class ExactFit:
         if self._feed.arrived:
             self.show_all()
         return self._feed.arrived
+
+    def demand_unchanged(self) -> None:
+        """Check that the data are what a run that resumes will have.
+
+        Raises:
+            NotResumable: they are not.
+        """
+        assert self._hooks is not None
+        self._hooks.demand_unchanged()
 
     def save(self, folder: Path) -> None:
         """Write the position into a folder."""

@@ -110,7 +110,16 @@ class Node(NamedTuple):
 class Writer:
     """Makes a tree of JSON values, and arrays, of a value."""
 
-    def __init__(self, foreign: Iterable[Any]) -> None:
+    def __init__(
+        self, foreign: Iterable[Any], left_out: Callable[[Any], bool] = lambda _: False
+    ) -> None:
+        """Begin.
+
+        Args:
+            foreign: what is kept elsewhere, or is no state.
+            left_out: which objects are none besides.
+        """
+        self._left_out = left_out
         self._foreign = {id(each) for each in foreign}
         self._memory = {place for each in foreign if (place := _memory(each))}
         self._values = 0
@@ -130,7 +139,7 @@ class Writer:
             raise TooLarge
         if len(above) > _DEPTH_MAX or id(value) in above:
             raise Resource
-        if isinstance(value, _CONSTANTS) or id(value) in self._foreign:
+        if isinstance(value, _CONSTANTS) or id(value) in self._foreign or self._left_out(value):
             return {"constant": None}
         own = (*above, id(value))
         kinds = (self._array, self._constant, self._frame, self._container, self._generator)
