@@ -289,6 +289,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             own,
             epochs=3,
             validation_data=(INPUTS, TARGETS),
+            validation_batch_size=BATCH,  # as in warm_up: a fork has no threads for larger ones
             callbacks=[changing, ours],
             verbose=0,
         )
