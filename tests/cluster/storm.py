@@ -74,7 +74,7 @@ class Storm:
     def rage(
         self, faults: int, *, pause_s: float, enough: Callable[[], bool] = lambda: True
     ) -> None:
-        """Inflict so many faults, and wait until the last is mended and all replicas are ready.
+        """Inflict so many faults, and wait until the last is mended.
 
         Args:
             faults: how many at least.
@@ -89,6 +89,9 @@ class Storm:
                 time.sleep(self._chance.uniform(0, 2 * pause_s))  # faults come when they come
             for running in self._running:
                 running.result()
+
+    def await_ready(self) -> None:
+        """Wait until all replicas are ready again."""
         for replica in self._replicas.values():
             replica.until_ready()
 

@@ -127,6 +127,7 @@ def test_searches_under_faults(
     finally:
         searches.stop()
 
+    storm.await_ready()
     assert storm.count.total() >= FAULTS
     assert storm.spared == []
     user, *_ = users
