@@ -4,6 +4,7 @@ import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,43 @@ def test_a_state_that_cannot_be_kept_is_refused(
         assert runs.train(callbacks=["iterating", "rung"]) == 1
         assert "Iterating.rates is an iterator (cycle)" in runs.refusal()
         assert runs.agent.reports("training") == []
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (
+            {"callbacks": ["exporting", "rung"]},
+            "Exporting.state()['attributes']['seen']['words'] is a set",
+        ),
+        (
+            {"callbacks": ["rung"], "odd": "model"},
+            "net.3._extra_state of the model's state_dict() is a set",
+        ),
+        (
+            {"callbacks": ["rung"], "odd": "scheduler"},
+            "the state_dict() of the trainer's scheduler has more than tensors and plain values",
+        ),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_contain_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path, order: dict[str, Any], said: str
+) -> None:
+    """By its name, before the first batch: of a callback, the model, the schedule."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(**order) == 1
+        assert said in runs.refusal()
+        assert runs.agent.reports("training") == []
+
+
+def test_a_generator_that_draws_for_batches_is_named_in_the_log(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Its state at a checkpoint would be that behind batches which are fetched ahead."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(callbacks=["rung"], odd="collator") == 0
+        said = runs.results()[0]["warnings"]
+        assert any("trainer.data_collator.drawing is a generator of its own" in it for it in said)
 
 
 def test_what_training_changes_in_the_model_no_kill_undoes(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rung.core.ipc.protocol import Stored
 from support.framework_trials import (
     configured,
     killed_again_and_again,
@@ -13,8 +14,9 @@ from support.framework_trials import (
     needs,
     parent,
     refused_for_its_change,
+    trial,
 )
-from support.frameworks import changing, transformers_fields
+from support.frameworks import changing, transformers_changes, transformers_fields
 from support.frameworks.changing import CHANGED_AT, KEPT, LENGTH, REFUSED, names
 from support.fuse import before
 from support.soak import shortened
@@ -23,13 +25,16 @@ pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.
 FIELDS = configured(
     transformers_fields.FIELDS | {"length": 3},
     min_checkpoint_period={"batches": 1},
-    searcher={"metric": "loss", "smaller_is_better": True},
+    searcher={"metric": "eval_hard_loss", "smaller_is_better": True},
 )
 BEHIND = range(CHANGED_AT + 1, LENGTH)
+OF_LIBRARY = names(transformers_changes.KEPT)
 SHORT = ["average", "of_callback", "of_trainer", "added", "swapped", "harder"]
 """What is of the trainer; the rest is the same for `rung.torch`, whose tests have all of it."""
 AHEAD = [changing.harder, changing.transform]
 """Changes of the data set, whose batches this trainer fetches ahead."""
+MORE = ["collator", "generator", "metrics"]
+"""Changes that are refused, of what only this library has."""
 OTHERS = [*AHEAD, changing.group, changing.weights]
 SAID = {
     "layer": "model.net.body.2 is a Identity now, and was a Dropout",
@@ -41,6 +46,9 @@ SAID = {
     "swapped": "optimizer of the trainer: SGD now, and AcceleratedOptimizer at the start",
     "harder": "Records.hardness of the data set has changed within an epoch",
     "transform": "Records.transform.strength of the data set has changed within an epoch",
+    "collator": "trainer.data_collator.scale has changed within an epoch",
+    "generator": "model.drawing is a Generator of MT19937 now, and was Generator of PCG64",
+    "metrics": "compute_metrics of the trainer: function now, and NoneType at the start",
 }
 
 
@@ -59,7 +67,27 @@ def test_a_change_in_training_outlives_a_kill(
     killed_behind_its_change(process, tmp_path, FIELDS, change, BEHIND)
 
 
-@pytest.mark.parametrize("change", names(AHEAD))
+@pytest.mark.parametrize("change", [it for it in OF_LIBRARY if it != "collator"])
+def test_a_change_of_what_the_trainer_was_given_outlives_a_kill(
+    process: "subprocess.Popen[str]", tmp_path: Path, change: str
+) -> None:
+    """Killed before, at and behind it: the loss, validation data, generators of the model."""
+    moments = [before(4), before(CHANGED_AT), before(CHANGED_AT + 2)]
+    killed_again_and_again(process, tmp_path, FIELDS, moments, change=change)
+
+
+def test_a_stream_that_something_changes_within_an_epoch_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """By its name; what it changes in itself is not refused."""
+    said = "Passing.records.hardness of the data set has changed within an epoch"
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(change="harder", stream=True) == 1
+        assert said in runs.refusal()
+        assert runs.agent.of(Stored)[-1].steps_completed == CHANGED_AT - 1
+
+
+@pytest.mark.parametrize("change", [*names(AHEAD), "collator"])
 def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:
@@ -68,7 +96,7 @@ def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
     killed_again_and_again(process, tmp_path, FIELDS, moments, change=change, at_epoch=True)
 
 
-@pytest.mark.parametrize("change", shortened(names((*REFUSED, *AHEAD)), SHORT))
+@pytest.mark.parametrize("change", shortened([*names((*REFUSED, *AHEAD)), *MORE], [*SHORT, *MORE]))
 def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str
 ) -> None:

@@ -1,17 +1,20 @@
 """A Transformers trial whose callbacks change the model and have states of their own.
 
-An order names the callbacks, in their order; with `logs` a step logs a metric of its own.
+An order names the callbacks, in their order; with `logs` a step logs a metric of its own, and
+`odd` names a part that has a state which no checkpoint can contain.
 """
 
 import random
 from typing import Any
 
+import structlog.testing
 import torch
 import transformers
 from torch import nn
+from transformers.trainer_callback import ExportableState
 
 from rung import transformers as rt
-from support.frameworks.wild import Position, Wildness
+from support.frameworks.wild import Factor, Position, Wildness
 from support.fuse import Fuse, after, before
 from support.trials import runner
 
@@ -66,6 +69,43 @@ class Iterating(Position, transformers.TrainerCallback):  # type: ignore[misc]  
     """Cannot be kept."""
 
 
+class Exporting(transformers.TrainerCallback, ExportableState):  # type: ignore[misc]  # as above
+    """Exports what JSON does not give back."""
+
+    def state(self) -> dict[str, Any]:
+        """Return it."""
+        return {"args": {}, "attributes": {"seen": {"words": {1, 2}}}}
+
+
+class Extra(nn.Identity):
+    """Has a state that is no tensor."""
+
+    def get_extra_state(self) -> Any:
+        """Return it."""
+        return {1, 2}
+
+    def set_extra_state(self, _state: Any) -> None:
+        """Take it."""
+
+
+def schedule(optimizer: Any) -> Any:
+    """Return a schedule with a state that only pickle reads."""
+    made: Any = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    made.factor = Factor()
+    return made
+
+
+class Collating:
+    """A collator with a generator that nothing draws from."""
+
+    def __init__(self) -> None:
+        self.drawing = random.Random(3)  # noqa: S311 - a test's own
+
+    def __call__(self, records: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return a batch."""
+        return {name: torch.stack([it[name] for it in records]) for name in records[0]}
+
+
 class Thawing(transformers.TrainerCallback):  # type: ignore[misc]  # as above
     """Trains a layer only from the third epoch on, and drops out more."""
 
@@ -114,6 +154,8 @@ def make(name: str) -> Any:
             return Regrouping()
         case "early":
             return transformers.EarlyStoppingCallback(100)
+        case "exporting":
+            return Exporting()
         case _:
             return Iterating()
 
@@ -135,6 +177,9 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         inputs = torch.linspace(-1, 1, 24).reshape(12, 2)
         data = [{"x": each, "labels": torch.ones(1)} for each in inputs]
         callbacks = {name: make(name) for name in order["callbacks"] if name != "rung"}
+        odd = order.get("odd")
+        if odd == "model":
+            model.net.append(Extra())
         listed = [rung if name == "rung" else callbacks[name] for name in order["callbacks"]]
         trainer = Logging(
             model,
@@ -153,11 +198,17 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             ),
             train_dataset=data,
             eval_dataset=data,
+            data_collator=Collating() if odd == "collator" else None,
             callbacks=listed,
         )
+        if odd == "scheduler":
+            trainer.create_optimizer()
+            trainer.lr_scheduler = schedule(trainer.optimizer)
         trainer.logs = order.get("logs", False)
-        rung.train(trainer)
+        with structlog.testing.capture_logs() as log:
+            rung.train(trainer)
         return {
+            "warnings": [it["event"] for it in log if it["log_level"] == "warning" and odd],
             "weights": [each.detach().tolist() for each in model.parameters()],
             "rate": trainer.optimizer.param_groups[0]["lr"] if trainer.optimizer else None,
             "drawn": random.random(),  # noqa: S311 - the generator's state

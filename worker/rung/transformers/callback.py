@@ -18,24 +18,19 @@ and several slots train the curve of one, is in `rung.transformers.exact`.
 
 import contextlib
 import functools
-import inspect
 import json
 import shutil
 import time
-import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import transformers
-from torch.utils.data import IterableDataset
 from transformers.trainer_callback import ExportableState
 
 from rung import core
 from rung.torch import determinism, external_loop
 from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
-from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same, refuse
 from rung.training.batch_size import BatchSize, Given, batch_size
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
@@ -44,7 +39,13 @@ from rung.training.states import callback_states
 from rung.training.states.callback_states import CallbackStates
 from rung.transformers import exportable_states
 from rung.transformers.shared_data import refuse_shared_already
-from rung.transformers.weights import load_optimizer, load_weights
+from rung.transformers.trainer_changes import TrainerChanges
+from rung.transformers.weights import (
+    demand_readable,
+    demand_storable,
+    load_optimizer,
+    load_weights,
+)
 
 if TYPE_CHECKING:
     from rung.transformers.exact import ExactTraining
@@ -75,11 +76,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._found: Path | None = None
         self._states: CallbackStates | None = None
         self._changes: ModelChanges | None = None
-        self._around: dict[str, ObjectChanges] = {}
-        """Changes of the trainer's own attributes, and of its arguments."""
-        self._data_changes: DataChanges | None = None
-        self._made: dict[str, list[Any]] = {}
-        """The trainer's callbacks, optimizer and schedule at the start."""
+        self._around: TrainerChanges | None = None
         self._prefixes: list[str] = []
         self._asked = False
         self._saving_since = 0.0
@@ -151,7 +148,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
         def train_began(*arguments: Any, **named: Any) -> Any:
             self._changes = self._changes_of(self._trainer)
-            self._compare_around(self._trainer)
+            self._around = TrainerChanges(self._trainer, self._tracker.run)
+            exportable_states.demand_storable(self._trainer)
+            if not (self._trainer.args.fsdp or self._trainer.args.deepspeed):
+                demand_storable(self._trainer)
             control = train(*arguments, **named)
             assert self._states is not None
             self._set()
@@ -167,8 +167,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             if self._tracker.progress.batch_in_epoch:
                 self._set()
             self._found = None
-            if self._data_changes is not None:
-                self._data_changes.begin_epoch()
+            if self._around is not None:
+                self._around.begin_epoch()
             if self._exact is not None:
                 self._exact.epoch_began()
             return control
@@ -182,15 +182,12 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         trainer, folder = self._trainer, self._found
         assert self._states is not None
         assert self._changes is not None
+        assert self._around is not None
         if not (trainer.args.fsdp or trainer.args.deepspeed):  # with files of their own
             load_weights(trainer.model, folder)
             load_optimizer(trainer, folder)
         self._changes.apply(folder)
-        kept = model_changes.read(folder)
-        for name, changes in self._around.items():
-            changes.set(kept.get(name, ()))
-        if self._data_changes is not None:
-            self._data_changes.set(kept.get("data", ()))
+        self._around.set(model_changes.read(folder))
         exportable_states.restore(trainer)
         self._states.read(folder / callback_states.FILE)
 
@@ -210,7 +207,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             optimizers = [optimizer, getattr(optimizer, "optimizer", None), trainer.lr_scheduler]
             parts = [trainer.accelerator, trainer.args, trainer.state, trainer.control]
             others = [self._tracker.run, *trainer.callback_handler.callbacks]
-            if self._data_changes is not None:
+            if trainer.train_dataset is not None:
                 others.append(trainer.train_dataset)
             return [trainer, *others, *parts, *optimizers, *model.modules(), *weights]
 
@@ -226,31 +223,6 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         optimizers = [it for it in (trainer.optimizer,) if it is not None]
         return ModelChanges(trainer.model, optimizers, of_loop)
 
-    def _compare_around(self, trainer: Any) -> None:
-        """Note what there is around the model, before the first hook."""
-
-        def of_loop() -> list[Any]:
-            parts = [trainer.accelerator, trainer.state, trainer.control, trainer.lr_scheduler]
-            callbacks, modules = trainer.callback_handler.callbacks, trainer.model.modules()
-            return [self._tracker.run, *callbacks, *modules, *parts, trainer.optimizer]
-
-        def around_trainer() -> list[Any]:
-            data = [trainer.train_dataset, trainer.eval_dataset, trainer.processing_class]
-            return [trainer.args, *data, *of_loop()]
-
-        model, library = trainer.model, _of_library(type(trainer))
-        own, arguments = {"trainer": trainer}, {"args": trainer.args}
-        self._around = {
-            "trainer": ObjectChanges(own, around_trainer, model=model, without=library),
-            "args": ObjectChanges(arguments, lambda: [trainer, *of_loop()], model=model),
-        }
-        data = trainer.train_dataset
-        if data is not None and not isinstance(data, IterableDataset):  # which is read again
-            self._data_changes = DataChanges(
-                data, lambda: [trainer, trainer.args, *of_loop()], model=model, told=False
-            )
-        self._made = _parts_of(trainer)
-
     def _changed(self) -> dict[str, Any]:
         """Return what has changed beside the states.
 
@@ -258,17 +230,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             NotResumable: a change cannot be stored, or not be set again.
         """
         assert self._changes is not None
-        demand_same(self._made, _parts_of(self._trainer))
-        found = self._changes.capture(groups=False)
-        for name, changes in self._around.items():
-            if entries := changes.capture():
-                found[name] = entries
-        data = self._data_changes
-        if data is not None and (entries := data.capture()):
-            if self._tracker.progress.batch_in_epoch:
-                refuse(data.changed_in_epoch(entries))
-            found["data"] = entries
-        return found
+        assert self._around is not None
+        within = self._tracker.progress.batch_in_epoch > 0
+        around = self._around.capture(within=within)
+        return self._changes.capture(groups=False) | around
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
@@ -336,7 +301,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
     def _fetch(self, original: Any, *arguments: Any, **named: Any) -> Any:
         """Fetch the batches of a step, and measure how long the trainer waits for them."""
-        return self._tracker.fetched(functools.partial(original, *arguments, **named))
+        assert self._around is not None
+        with self._around.fetching():
+            return self._tracker.fetched(functools.partial(original, *arguments, **named))
 
     def _evaluate(self, original: Any, *arguments: Any, **named: Any) -> Any:
         """Report what the trainer's own evaluation gives, of all data sets together.
@@ -385,6 +352,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """
         tracker = self._tracker
         wanted = tracker.leaving or tracker.checkpoint_due
+        if wanted:
+            exportable_states.demand_storable(self._trainer)
         self._saving_since = time.monotonic()
         control.should_save = self._asked = wanted and (tracker.complete or not self._between)
 
@@ -400,6 +369,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             left_out += (_GENERATORS,)  # among what is its own
         kept = external_loop.gathered(self._ranks, own)  # comes when all ranks have saved
         if self._ranks.is_chief:
+            demand_readable(saved)
             for file in saved.iterdir():
                 if not file.name.startswith(left_out):
                     shutil.move(file, folder / file.name)
@@ -409,33 +379,6 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._ranks.is_local_chief:
             shutil.rmtree(saved)
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
-
-
-def _of_library(kind: type) -> frozenset[str]:
-    """Return the names of attributes that the library's own methods of a trainer refer to."""
-    found: set[str] = set()
-    for each in kind.__mro__:
-        if each.__module__.startswith("transformers."):
-            for member in vars(each).values():
-                function = inspect.unwrap(member) if callable(member) else None
-                found.update(_names_in(getattr(function, "__code__", None)))
-    return frozenset(found)
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    """Yield the names in a function, and in those that are defined in it."""
-    if isinstance(code, types.CodeType):
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names_in(constant)
-
-
-def _parts_of(trainer: Any) -> dict[str, list[Any]]:
-    return {
-        "callbacks": [*trainer.callback_handler.callbacks],
-        "optimizer": [trainer.optimizer],
-        "lr_scheduler": [trainer.lr_scheduler],
-    }
 
 
 def _add_on(tracker: ProgressTracker) -> "ExactTraining | None":

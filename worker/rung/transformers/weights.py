@@ -1,5 +1,11 @@
-"""The weights of a checkpoint, and its optimizer, loaded without the rest of it."""
+"""The weights of a checkpoint, and its optimizer, loaded without the rest of it.
 
+Nothing is unpickled but tensors and plain values, so what else a state has is refused where it is
+stored, not where it is read.
+"""
+
+import io
+import pickle
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +63,56 @@ def load_weights(model: Any, folder: Path) -> None:
             missing=sorted(missing),
             unexpected=sorted(unexpected),
         )
+
+
+def demand_storable(trainer: Any) -> None:
+    """Check that checkpoints can contain the states of a trainer's model and optimizer.
+
+    Args:
+        trainer: before its first batch; its optimizer may have no state yet.
+
+    Raises:
+        NotResumable: a state has other values; the message says where.
+    """
+    adapted = hasattr(trainer.model, "peft_config")  # of such a model adapters alone are saved
+    for name, value in () if adapted else trainer.model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise NotResumable(
+                f"{name} of the model's state_dict() is a {type(value).__name__}: a trainer saves"
+                " tensors alone; return a tensor from get_extra_state()"
+            )
+    optimizer, schedule = trainer.optimizer, trainer.lr_scheduler
+    for name, part in (("optimizer", optimizer), ("scheduler", schedule)):
+        if part is None or (part is optimizer and optimizer.state):
+            continue  # which was read, and is looked at again where it is stored
+        with io.BytesIO() as written:
+            try:
+                torch.save(part.state_dict(), written)
+            except Exception as error:
+                raise NotResumable(f"the state of the trainer's {name}: {error}") from error
+            written.seek(0)
+            _demand_read(written, name)
+
+
+def demand_readable(folder: Path) -> None:
+    """Check that what a trainer has saved of its optimizer and its schedule can be loaded.
+
+    Raises:
+        NotResumable: it cannot, without running code.
+    """
+    for file in (folder / "optimizer.pt", folder / "scheduler.pt"):
+        if file.exists():
+            _demand_read(file, file.stem, mmap=True)
+
+
+def _demand_read(file: Any, name: str, **options: Any) -> None:
+    try:
+        torch.load(file, map_location="cpu", weights_only=True, **options)
+    except pickle.UnpicklingError as error:
+        raise NotResumable(
+            f"the state_dict() of the trainer's {name} has more than tensors and plain values, so"
+            " that no run could load it: keep numbers, text, lists and dicts there"
+        ) from error
 
 
 def load_optimizer(trainer: Any, folder: Path) -> None:
