@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -18,12 +19,18 @@ Forwards = list[tuple[Any, ...]]
 
 
 @pytest.fixture
-def replica(tmp_path: Path) -> Iterator[Replica]:
-    """Return a model in a process group of this process alone."""
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """Have a process group of this process alone."""
     meeting = f"file://{tmp_path / 'meeting'}"
     distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    yield Replica(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)))
+    yield
     distributed.destroy_process_group()
+
+
+@pytest.fixture
+def replica(process_group: None) -> Replica:
+    """Return a model in a process group."""
+    return Replica(nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2)))
 
 
 @pytest.fixture
@@ -76,6 +83,49 @@ def test_what_is_trained_may_change(replica: Replica) -> None:
         assert [weight.grad is not None for weight in weights] == [
             any(weight is each for each in trained) for weight in weights
         ]
+
+
+class Scored(nn.Module):
+    """Has its loss as a method of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """Compute."""
+        return self.loss(batch)
+
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        """Compute, too."""
+        return torch.as_tensor(self.layer(batch).square().mean())
+
+
+def _by_method(model: Any) -> None:
+    model.loss(torch.ones(3, 1)).backward()
+
+
+def _by_layer(model: Any) -> None:
+    model.layer(torch.ones(3, 1)).sum().backward()
+
+
+@pytest.mark.parametrize("compute", [_by_method, _by_layer])
+def test_gradients_that_are_not_averaged_are_refused(process_group: None, compute: Any) -> None:
+    """Those of a method of the model, or of a layer, are of one rank alone."""
+    parallel: Any = Parallel.__new__(Parallel)
+    replica = Replica(Scored())
+    vars(parallel).update(_replicas=[replica], _stepped=WeakKeyDictionary())
+    optimizer = torch.optim.SGD(replica.parameters(), 0.1)
+    other = torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1)
+    for _ in range(2):
+        replica(torch.ones(3, 1)).backward()
+        parallel.demand_averaged(other)
+        parallel.demand_averaged(optimizer)
+        optimizer.zero_grad()
+    parallel.demand_averaged(optimizer)  # there is nothing to step with
+    compute(replica)
+    with pytest.raises(InvalidPlan, match="gradients of Scored are not averaged"):
+        parallel.demand_averaged(optimizer)
 
 
 def test_a_model_that_was_wrapped_frozen_is_not_trained() -> None:

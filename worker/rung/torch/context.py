@@ -281,6 +281,9 @@ class TrialContext:
         Returns:
             Whether a step was made: not within the batches of one step, and not where a scaler
             skipped it because gradients were not finite.
+
+        Raises:
+            InvalidPlan: gradients are not averaged over the slots.
         """
         if not self.is_optimizer_step():
             return False
@@ -290,6 +293,7 @@ class TrialContext:
                 if scaler is not None:
                     scaler.unscale_(optimizer)
                 clip_grads([it for group in optimizer.param_groups for it in group["params"]])
+            self.parallel.demand_averaged(optimizer)
             moved = self.precision.step(optimizer, scaler)
             if auto_zero_grads:
                 optimizer.zero_grad()

@@ -11,9 +11,11 @@ number of ranks.
 import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from rung import core
 from rung.training.units import InvalidPlan
@@ -44,6 +46,10 @@ class Parallel:
         self._joined = False
         self._replicas: list[Replica] = []
         self._frozen: list[nn.Module] = []
+        self._stepped: WeakKeyDictionary[Optimizer, tuple[int, list[Replica]]] = (
+            WeakKeyDictionary()
+        )
+        """Optimizer → how many parameters it has, and the replicas that these are of."""
         if self.several:
             self._join(section)
 
@@ -84,6 +90,42 @@ class Parallel:
                     " gradients are not averaged over the slots: call wrap_model before"
                     " requires_grad_(False); parameters may be frozen and unfrozen after that"
                 )
+
+    def demand_averaged(self, optimizer: Optimizer) -> None:
+        """Check that the gradients with which an optimizer is about to step are averaged.
+
+        They are where the model itself was called. A call of a method of it, or of a layer, goes
+        past what averages, and so does a second backward pass through one call.
+
+        Raises:
+            InvalidPlan: gradients of this rank alone are there.
+        """
+        for replica in self._replicas_of(optimizer):
+            if not replica.rung_averages and _has_gradients(replica.module):
+                name = type(replica.module).__name__
+                raise InvalidPlan(
+                    f"gradients of {name} are not averaged, so the slots would train apart:"
+                    " the model was not called for them. Call what wrap_model returned, as in"
+                    " model(batch), before each context.backward: its forward() may call other"
+                    " methods, and return a loss"
+                )
+            replica.rung_averages = False
+
+    def _replicas_of(self, optimizer: Optimizer) -> "list[Replica]":
+        """Return the replicas whose parameters an optimizer has."""
+        if not self._replicas:
+            return []
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        found = self._stepped.get(optimizer)
+        if found is None or found[0] != count:
+            own = {id(each) for group in optimizer.param_groups for each in group["params"]}
+            replicas = [
+                replica
+                for replica in self._replicas
+                if any(id(parameter) in own for parameter in replica.module.parameters())
+            ]
+            found = self._stepped[optimizer] = count, replicas
+        return found[1]
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
@@ -139,6 +181,13 @@ class Parallel:
 
 def _is_trained(model: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in model.parameters())
+
+
+def _has_gradients(model: nn.Module) -> bool:
+    return any(
+        parameter.grad is not None and bool(parameter.grad.count_nonzero())
+        for parameter in model.parameters()
+    )
 
 
 def _device(ranks: core.DistributedContext) -> torch.device:

@@ -27,6 +27,8 @@ class Replica(DistributedDataParallel):
 
     rung_validates = False
     """Whether a validation is under way, whose gradients are not averaged."""
+    rung_averages = False
+    """Whether it was called for training since its optimizer stepped."""
 
     def __init__(self, module: nn.Module, *, find_unused_parameters: bool = False) -> None:
         """Wrap a model; all ranks must do so.
@@ -69,7 +71,8 @@ class Replica(DistributedDataParallel):
                 self.module, find_unused_parameters=self.find_unused_parameters
             )
             self.training = mode
-        return bool(trained)
+        self.rung_averages = bool(trained)
+        return self.rung_averages
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         """Return the model's own state, without a prefix."""
