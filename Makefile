@@ -207,7 +207,7 @@ $(LOWEST) $(NEWEST): $(VENV)/%/.installed: deploy/%.txt $(FRAMEWORKS)
 $(BROWSER): | $(BIN)/python
 	command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
 	  || command -v google-chrome >/dev/null \
-	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || { apt-get update -qq && apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || { echo "The tests of the page need Chromium: install it, then make test again."; exit 1; }
 	touch $@
 
@@ -236,7 +236,7 @@ $(KEPT_KEYCLOAK)/.built:
 # A ClickHouse server; on Debian and its kin root may install it.
 $(CLICKHOUSE): | $(BIN)/python $(BROWSER)
 	command -v clickhouse-server >/dev/null || command -v clickhouse >/dev/null \
-	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
+	  || { apt-get update -qq && apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
 	  || { echo "The tests of the cluster need a ClickHouse server: install it, then make test again."; exit 1; }
 	touch $@
 

@@ -128,6 +128,23 @@ def test_gradients_that_are_not_averaged_are_refused(process_group: None, comput
         parallel.demand_averaged(optimizer)
 
 
+def test_optimizers_of_one_model_step_after_one_call(process_group: None) -> None:
+    """Each has averaged gradients, whichever of them steps first."""
+    parallel: Any = Parallel.__new__(Parallel)
+    replica = Replica(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)))
+    vars(parallel).update(_replicas=[replica], _stepped=WeakKeyDictionary())
+    optimizers = [torch.optim.SGD(layer.parameters(), 0.1) for layer in replica.module]
+    for _ in range(2):
+        replica(torch.ones(3, 1)).sum().backward()
+        for optimizer in optimizers:
+            parallel.demand_averaged(optimizer)
+    replica.module[1](torch.ones(3, 2)).sum().backward()
+    optimizers[0].zero_grad()
+    parallel.demand_averaged(optimizers[0])  # this layer was not computed
+    with pytest.raises(InvalidPlan, match="gradients of Sequential are not averaged"):
+        parallel.demand_averaged(optimizers[1])
+
+
 def test_a_model_that_was_wrapped_frozen_is_not_trained() -> None:
     """Its gradients would be those of one rank."""
     parallel: Any = Parallel.__new__(Parallel)

@@ -96,6 +96,18 @@ def test_data_that_change_where_an_epoch_begins_outlive_a_kill(
     killed_again_and_again(process, tmp_path, FIELDS, moments, change=change, at_epoch=True)
 
 
+@pytest.mark.parametrize("change", ["harder", "collator"])
+def test_a_stream_that_changes_where_an_epoch_begins_outlives_kills(
+    process: "subprocess.Popen[str]", tmp_path: Path, change: str
+) -> None:
+    """Before the change, within its epoch, and behind it; the stream changes itself, too."""
+    moments = [before(2), before(5), before(8)]
+    found = killed_again_and_again(
+        process, tmp_path, FIELDS, moments, change=change, at_epoch=True, stream=True
+    )
+    assert found["result"]["passes"] == 3
+
+
 @pytest.mark.parametrize("change", shortened([*names((*REFUSED, *AHEAD)), *MORE], [*SHORT, *MORE]))
 def test_a_change_that_a_kill_would_undo_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path, change: str

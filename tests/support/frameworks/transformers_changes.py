@@ -228,7 +228,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
                 output_dir="output",
                 num_train_epochs=3,
                 max_steps=9 if order.get("stream") else -1,
-                eval_strategy="steps",
+                eval_strategy="no" if order.get("stream") else "steps",
                 eval_steps=3,
                 per_device_train_batch_size=4,
                 learning_rate=0.05,

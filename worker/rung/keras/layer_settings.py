@@ -6,17 +6,16 @@ is refused at the next checkpoint. It could not be set again either: with Tensor
 a change only where the model is compiled again.
 """
 
-import functools
 import hashlib
-import inspect
 import types
-from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import keras
 import numpy as np
 
 from rung.training.errors import NotResumable
+from rung.training.library_names import library_names
 from rung.training.states.state_tree import Lost, Node, Resource, Writer
 
 _NO_SETTING: Final = frozenset(
@@ -110,7 +109,7 @@ class LayerSettings:
 
 def settings_of(thing: Any, foreign: list[Any], prefix: str = "") -> Settings:
     """Return the attributes of an object, without those that its library uses by hidden names."""
-    of_library = _names_of_library(cast("Hashable", type(thing)))
+    of_library = library_names(type(thing), _LIBRARIES)
     found = {}
     for field, value in sorted(vars(thing).items()):
         known = field in of_library
@@ -135,28 +134,6 @@ def changes(before: Settings, now: Settings) -> list[str]:
         elif was != is_now and None not in {was.text, is_now.text}:
             found.append(f"{name} is {is_now.text}, and was {was.text}")
     return found
-
-
-@functools.cache
-def _names_of_library(kind: Hashable) -> frozenset[str]:
-    """Return the names of attributes to which a class's functions of a library refer."""
-    assert isinstance(kind, type)
-    found: set[str] = set()
-    for each in kind.__mro__:
-        if each.__module__.partition(".")[0] in _LIBRARIES:
-            for member in vars(each).values():
-                function = getattr(member, "fget", getattr(member, "__func__", member))
-                if callable(function):
-                    found.update(_names_in(getattr(inspect.unwrap(function), "__code__", None)))
-    return frozenset(found)
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    """Yield the names in a function, and in those that are defined in it."""
-    if isinstance(code, types.CodeType):
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names_in(constant)
 
 
 def _is_left_out(value: Any) -> bool:

@@ -32,7 +32,6 @@ from rung.lightning import best_checkpoints, gradients, loader_changes, strategy
 from rung.lightning.epoch_validations import EpochValidations
 from rung.lightning.hyperparameters import leave_out_objects
 from rung.lightning.loader_changes import LoaderChanges
-from rung.lightning.own_generators import OwnGenerators
 from rung.lightning.resumable_loader import ResumableLoader
 from rung.lightning.sharded_validation import ShardedValidation
 from rung.lightning.step_metrics import LoggedSince, mean_of_ranks, with_loss
@@ -43,6 +42,7 @@ from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, dem
 from rung.torch.checkpoint.tensor_file import demand_storable, plain
 from rung.torch.data.training_data import records_of
 from rung.torch.determinism import is_kept
+from rung.torch.own_generators import OwnGenerators
 from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
 from rung.training.errors import NotResumable

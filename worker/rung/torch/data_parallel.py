@@ -46,10 +46,8 @@ class Parallel:
         self._joined = False
         self._replicas: list[Replica] = []
         self._frozen: list[nn.Module] = []
-        self._stepped: WeakKeyDictionary[Optimizer, tuple[int, list[Replica]]] = (
-            WeakKeyDictionary()
-        )
-        """Optimizer → how many parameters it has, and the replicas that these are of."""
+        self._stepped: WeakKeyDictionary[Optimizer, list[int]] = WeakKeyDictionary()
+        """Optimizer → how often each replica had been called when it last stepped."""
         if self.several:
             self._join(section)
 
@@ -95,13 +93,16 @@ class Parallel:
         """Check that the gradients with which an optimizer is about to step are averaged.
 
         They are where the model itself was called. A call of a method of it, or of a layer, goes
-        past what averages, and so does a second backward pass through one call.
+        past what averages.
 
         Raises:
             InvalidPlan: gradients of this rank alone are there.
         """
-        for replica in self._replicas_of(optimizer):
-            if not replica.rung_averages and _has_gradients(replica.module):
+        calls = [replica.rung_calls for replica in self._replicas]
+        before = [*self._stepped.get(optimizer, ()), *(0 for _ in calls)]
+        self._stepped[optimizer] = calls
+        for replica, then, now in zip(self._replicas, before, calls, strict=False):
+            if then == now and _has_gradients(replica.module, optimizer):
                 name = type(replica.module).__name__
                 raise InvalidPlan(
                     f"gradients of {name} are not averaged, so the slots would train apart:"
@@ -109,23 +110,6 @@ class Parallel:
                     " model(batch), before each context.backward: its forward() may call other"
                     " methods, and return a loss"
                 )
-            replica.rung_averages = False
-
-    def _replicas_of(self, optimizer: Optimizer) -> "list[Replica]":
-        """Return the replicas whose parameters an optimizer has."""
-        if not self._replicas:
-            return []
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        found = self._stepped.get(optimizer)
-        if found is None or found[0] != count:
-            own = {id(each) for group in optimizer.param_groups for each in group["params"]}
-            replicas = [
-                replica
-                for replica in self._replicas
-                if any(id(parameter) in own for parameter in replica.module.parameters())
-            ]
-            found = self._stepped[optimizer] = count, replicas
-        return found[1]
 
     @contextlib.contextmanager
     def validating(self) -> Iterator[None]:
@@ -183,10 +167,14 @@ def _is_trained(model: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in model.parameters())
 
 
-def _has_gradients(model: nn.Module) -> bool:
+def _has_gradients(model: nn.Module, optimizer: Optimizer) -> bool:
+    """Return whether an optimizer has gradients of a model to step with."""
+    own = {id(each) for each in model.parameters()}
     return any(
         parameter.grad is not None and bool(parameter.grad.count_nonzero())
-        for parameter in model.parameters()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if id(parameter) in own
     )
 
 

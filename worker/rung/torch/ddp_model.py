@@ -27,8 +27,8 @@ class Replica(DistributedDataParallel):
 
     rung_validates = False
     """Whether a validation is under way, whose gradients are not averaged."""
-    rung_averages = False
-    """Whether it was called for training since its optimizer stepped."""
+    rung_calls = 0
+    """How many calls of it have averaged gradients, or will when these are computed."""
 
     def __init__(self, module: nn.Module, *, find_unused_parameters: bool = False) -> None:
         """Wrap a model; all ranks must do so.
@@ -71,8 +71,8 @@ class Replica(DistributedDataParallel):
                 self.module, find_unused_parameters=self.find_unused_parameters
             )
             self.training = mode
-        self.rung_averages = bool(trained)
-        return self.rung_averages
+        self.rung_calls += bool(trained)
+        return bool(trained)
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         """Return the model's own state, without a prefix."""

@@ -35,7 +35,7 @@ from rung.training.batch_size import BatchSize, Given, batch_size
 from rung.training.errors import NotResumable
 from rung.training.progress import ProgressTracker, begin_training
 from rung.training.seams import exact
-from rung.training.states import callback_states
+from rung.training.states import callback_states, rank_states
 from rung.training.states.callback_states import CallbackStates
 from rung.transformers import exportable_states
 from rung.transformers.shared_data import refuse_shared_already
@@ -188,6 +188,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             load_optimizer(trainer, folder)
         self._changes.apply(folder)
         self._around.set(model_changes.read(folder))
+        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        own = rank_states.share_of(self._ranks, kept).own
+        self._around.generators.set((own or {}).get("own_generators", {}))
         exportable_states.restore(trainer)
         self._states.read(folder / callback_states.FILE)
 
@@ -294,8 +297,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return
         self._asked = False
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        changes = self._changed()
-        self._tracker.store(lambda folder: self._take(saved, changes, folder), self._saving_since)
+        assert self._around is not None
+        changes, drawing = self._changed(), self._around.generators.states()
+        take = functools.partial(self._take, saved, changes, drawing)
+        self._tracker.store(take, self._saving_since)
         if self._tracker.leaving:
             self._left = control.should_training_stop = True
 
@@ -361,8 +366,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """Return whether this was the last step of its epoch, after which much else happens."""
         return float(state.epoch).is_integer()
 
-    def _take(self, saved: Path, changes: dict[str, Any], folder: Path) -> None:
-        own: dict[str, Any] = {"stopped": _stopped(self._trainer)}
+    def _take(
+        self, saved: Path, changes: dict[str, Any], drawing: dict[str, Any], folder: Path
+    ) -> None:
+        own: dict[str, Any] = {"stopped": _stopped(self._trainer), "own_generators": drawing}
         left_out: tuple[str, ...] = (_PICKLED,)
         if self._exact is not None:
             own |= self._exact.state()

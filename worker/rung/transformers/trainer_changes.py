@@ -11,11 +11,10 @@ only where an epoch begins. What a stream changes in itself as it is read is ano
 
 import contextlib
 import functools
-import inspect
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from rung import core
@@ -23,12 +22,16 @@ from rung.torch.checkpoint.attribute_value import fingerprint
 from rung.torch.checkpoint.changes import copied
 from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same, refuse
 from rung.torch.checkpoint.reachable import is_below
-from rung.transformers.own_generators import OwnGenerators
+from rung.torch.own_generators import OwnGenerators
+from rung.training.library_names import library_names
 from rung.transformers.stream_changes import StreamChanges
 
 LOOKED_AT: Final = ("compute_loss_func", "data_collator", "eval_dataset", "label_smoother")
 """What a trainer was given, and is looked at."""
+_LIBRARY: Final = frozenset({"transformers"})
 _COLLATOR: Final = "trainer.data_collator"
+_ITEMS: Final = (list, tuple, dict, Tensor)
+"""Data sets that are nothing but their items."""
 _BY_ITSELF: Final = frozenset({"deprecation_warnings"})
 """An attribute in which tokenizers note that they have warned."""
 
@@ -69,12 +72,14 @@ class TrainerChanges:
             self._data = StreamChanges(data, around, model=model)
         elif data is not None:
             self._data = DataChanges(data, around, model=model, told=False)
-        self._generators = OwnGenerators(
-            {"model": model, "trainer": self._bare.trainer},
-            {type(data).__name__: data, _COLLATOR: collator},
-            lambda: [trainer, *given, *of_run()],
-            kept=run.distributed.size == 1,
+        self.generators: Final = OwnGenerators(
+            lambda: {"model": trainer.model, "trainer": self._bare.trainer},
+            lambda: [trainer, *given, collator, *of_run()],
+            without=frozenset(),
         )
+        """Those of the model, the loss and validation data, which draw where the loop does."""
+        ahead = {type(data).__name__: data, _COLLATOR: collator}
+        self.generators.begin({n: it for n, it in ahead.items() if not isinstance(it, _ITEMS)})
         self._begins = False
         self._at_start: list[Mapping[str, Any]] = []
         """What had changed in the trainer when the epoch began."""
@@ -111,7 +116,6 @@ class TrainerChanges:
             "trainer": own,
             "args": self._args.capture(),
             "data": self._capture_data(within=within),
-            "generators": self._generators.capture(),
         }
         return {name: entries for name, entries in found.items() if entries}
 
@@ -122,7 +126,6 @@ class TrainerChanges:
         self._args.set(kept.get("args", ()))
         if self._data is not None:
             self._data.set(kept.get("data", ()))
-        self._generators.set(kept.get("generators", ()))
 
     def _capture_own(self) -> list[dict[str, Any]]:
         self._bare.take()
@@ -146,7 +149,7 @@ class _Bare:
 
     def __init__(self, trainer: Any) -> None:
         self._from = trainer
-        self._library = _of_library(type(trainer)).difference(LOOKED_AT)
+        self._library = library_names(type(trainer), _LIBRARY) - {*LOOKED_AT}
         self.trainer: Any = object.__new__(type(trainer))
         self.take()
 
@@ -195,22 +198,3 @@ def _parts_of(trainer: Any) -> dict[str, list[Any]]:
         "lr_scheduler": [trainer.lr_scheduler],
         **{name: [getattr(trainer, name)] for name in measuring},
     }
-
-
-def _of_library(kind: type) -> frozenset[str]:
-    """Return the names of attributes that the library's own methods of a trainer refer to."""
-    found: set[str] = set()
-    for each in kind.__mro__:
-        if each.__module__.startswith("transformers."):
-            for member in vars(each).values():
-                function = inspect.unwrap(member) if callable(member) else None
-                found.update(_names_in(getattr(function, "__code__", None)))
-    return frozenset(found)
-
-
-def _names_in(code: Any) -> Iterator[str]:
-    """Yield the names in a function, and in those that are defined in it."""
-    if isinstance(code, types.CodeType):
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names_in(constant)

@@ -1,7 +1,8 @@
-"""Generators of random numbers of a script's own, in its module, data module and data sets.
+"""Own generators: those of random numbers that a script has made, in attributes of its objects.
 
 Each rank keeps the states of its generators, by the attributes that refer to them. The log names
-those that cannot be kept: of data that workers read, and such as training makes.
+those that cannot be kept: such as draw for batches that are read ahead or in worker processes, and
+such as training makes.
 """
 
 import random
@@ -43,29 +44,42 @@ class OwnGenerators:
         self._roots: Final = roots
         self._aside: Final = aside
         self._without: Final = without
-        self._there: frozenset[str] | None = None
+        self._there: dict[str, str] | None = None
+        """The kind of each generator before the first batch, by its place."""
         self._told: Final[set[str]] = set()
 
-    def begin(self, in_workers: Mapping[str, Any]) -> None:
+    def begin(self, ahead: Mapping[str, Any]) -> None:
         """Note which there are before the first batch; name those whose draws cannot be kept.
 
         Args:
-            in_workers: what processes of their own read, of which this one has only a copy.
+            ahead: what draws for batches that are fetched ahead, or in processes of their own, of
+                which this one has only a copy.
         """
-        self._there = frozenset(place for place, _ in self._found())
-        for place, _ in self._in(in_workers):
+        self._there = {place: _kind(generator) for place, generator in self._found()}
+        for place, _ in self._in(ahead):
             self._tell(place)
 
     def states(self) -> dict[str, Any]:
-        """Return the states of this moment."""
+        """Return the states of this moment.
+
+        Raises:
+            NotResumable: a generator is of another kind than before the first batch.
+        """
         states = {}
         for place, generator in self._found():
+            kind = _kind(generator)
+            made = kind if self._there is None else self._there.get(place)
+            if made not in {kind, None}:
+                raise NotResumable(
+                    f"a run that resumes would lose that {place} is a {kind} now, and was a {made}"
+                    " at the start: make it before training begins"
+                )
             if isinstance(generator, random.SystemRandom):  # has no state
                 self._tell(place)
                 continue
             writer = Writer(())
             tree = writer.tree(generator, ())
-            if self._there is not None and place not in self._there:
+            if made is None:
                 self._tell(place)
             arrays = {name: _to_json(array) for name, array in writer.arrays.items()}
             states[place] = {"tree": tree, "arrays": arrays}
@@ -94,8 +108,8 @@ class OwnGenerators:
             self._told.add(place)
             _log.warning(
                 f"{place} is a generator of its own that no checkpoint holds: a resumed run draws"
-                " other numbers from it; make it before training begins and have no workers draw"
-                " from it, or draw from Python's, NumPy's or torch's global ones"
+                " other numbers from it; make it before training begins and draw no batches that"
+                " are read ahead from it, or draw from Python's, NumPy's or torch's global ones"
             )
 
     def _found(self) -> Iterator[tuple[str, Any]]:
@@ -135,3 +149,10 @@ def _to_json(array: Any) -> dict[str, Any]:
 def _from_json(kept: Mapping[str, Any]) -> Any:
     found = np.frombuffer(bytearray.fromhex(kept["bytes"]), kept["dtype"])
     return found.reshape(kept["shape"])
+
+
+def _kind(generator: Any) -> str:
+    """Return the kind of a generator, on which the form of its state depends."""
+    bits = getattr(generator, "bit_generator", None)
+    own = type(generator).__name__
+    return own if bits is None else f"{own} of {type(bits).__name__}"
