@@ -93,7 +93,7 @@ async def test_what_is_no_token_is_refused(world: World, token: str) -> None:
 
 
 async def test_another_ledgers_token_is_passed_over(world: World, tmp_path: Any) -> None:
-    """A data folder that was made anew does not keep its clients waiting."""
+    """A data folder that was rebuilt does not keep its clients waiting."""
     other = World(MemoryLedger(), FolderStore(tmp_path / "other"))
     async with world.gateway() as client, other.gateway() as elsewhere:
         submitted = await client.submit(EXPERIMENT_FILE)

@@ -165,7 +165,7 @@ async def _at_last(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def test_a_restarted_server_is_found_again(lone: ClickHouse) -> None:
-    """Connections that broke are made anew, and readiness tells what is, not what was."""
+    """Connections that broke are opened again, and readiness tells what is, not what was."""
     store = _open(lone.url)
     store.absorb([record(metrics([row(1, loss=1.0)]), 0)])
     assert await store.names(EXPERIMENT) == [("training", "loss")]

@@ -564,7 +564,7 @@ async def test_a_folder_that_is_removed_is_made_anew(ledger: MemoryLedger, tmp_p
         async with asyncio.timeout(20):
             found: list[str] = []
             while found != ["a", "b"]:
-                with contextlib.suppress(LedgerError):  # while it is being made anew
+                with contextlib.suppress(LedgerError):  # while it is being rebuilt
                     found = await store.read(_names)
                 await asyncio.sleep(0)
         assert (folder / "pauses.db").exists()

@@ -201,7 +201,7 @@ class Reader:
                 raise errors.UnknownTopicOrPartitionError(name)
             raise LedgerDamaged(
                 f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
-                "records (an unclean leader election, or a topic made anew). Restore them, or "
+                "records (an unclean leader election, or a recreated topic). Restore them, or "
                 "begin a new ledger under another prefix"
             )
         return position, end

@@ -2,11 +2,11 @@
 
 Theory of operation. All replicas fold the same records into the same tables, so the file of one
 will do for any other that has the same tables. A replica publishes a copy of its file once so many
-records were folded behind the newest copy, whoever published that. A copy's name says what tables
-it has, how many records are folded into it, and its digest: so a replica finds the newest one that
-fits by a listing, and what was damaged is left out. Two replicas that publish at a time do no
-harm. Whoever publishes deletes all copies, also those of other tables, that are older than its
-last but one.
+records were folded behind the newest copy of any replica. A copy's name has a checksum of its
+tables, how many records are folded into it, and its digest: so a replica finds the newest one that
+fits by a listing, and leaves out what was damaged. Two replicas that publish at a time do no harm.
+The one that publishes deletes all copies, also those of other tables, that are older than its last
+but one.
 
 Nothing depends on a copy: where there is none, or the store does not answer, the ledger is folded
 from its start.

@@ -12,7 +12,7 @@ seen for its key, and a decision whose cause is not later than the last one of i
 A batch is one transaction: what the projection wrote, the positions, what tells repetitions, and
 which records were rejected.
 What is held back is not counted as folded: it is read again after a restart. A record that makes
-the projection raise is undone by itself; for that its batch is folded anew, with a savepoint for
+the projection raise is undone by itself; for that its batch is folded again, with a savepoint for
 each record.
 """
 

@@ -192,7 +192,7 @@ class Projections:
 
     @property
     def whole(self) -> bool:
-        """Whether the files have had all that the ledger held since they were opened or made anew.
+        """Whether the files have had all that the ledger held since they were opened or rebuilt.
 
         They stay whole where a loop starts again, on a full disk say: what they lack came later.
         """
@@ -300,7 +300,7 @@ class _Loop:
         self._grew.set()
 
     async def run(self) -> None:
-        """Fold what is there and what comes, until the file is made anew; then run again.
+        """Fold what is there and what comes, until the file is rebuilt; then run again.
 
         Raises:
             LedgerError: run again to go on, if it is one that passes.

@@ -125,7 +125,7 @@ class Store:
         """Held while the file is rebuilt, and while it is connected to."""
         self._events: asyncio.AbstractEventLoop | None = None
         self.rebuilt: Callable[[], None] = lambda: None
-        """Called in the event loop once the file was made anew."""
+        """Called in the event loop once the file was rebuilt."""
 
     @property
     def path(self) -> Path:
@@ -139,7 +139,7 @@ class Store:
         return self._db
 
     async def open(self) -> None:
-        """Open the file; where it cannot be gone on from, it is made anew.
+        """Open the file; where it cannot be gone on from, it is rebuilt.
 
         Raises:
             LedgerError: the folder cannot be written.
@@ -149,7 +149,7 @@ class Store:
 
     @property
     def generation(self) -> int:
-        """How often the file was made anew."""
+        """How often the file was rebuilt."""
         return self._generation
 
     async def rebuild(self, generation: int, reason: str) -> None:
@@ -173,7 +173,7 @@ class Store:
         """
 
         def call() -> T:
-            if self._db is None:  # it could not be made anew before
+            if self._db is None:  # it could not be rebuilt before
                 self._make()
             return work(*args, **kwargs)
 
@@ -188,7 +188,7 @@ class Store:
         """Return what a query returns, in a thread, of the tables as they were committed last.
 
         Raises:
-            StoreDamaged: the file is damaged; it is being made anew.
+            StoreDamaged: the file is damaged; it is being rebuilt.
             LedgerError: the disk fails.
         """
 
@@ -206,7 +206,7 @@ class Store:
         """Return what a query returns, in this very thread: for a few rows only.
 
         Raises:
-            StoreDamaged: the file is damaged; it is being made anew.
+            StoreDamaged: the file is damaged; it is being rebuilt.
             LedgerError: the disk fails.
         """
         generation = self._generation
@@ -304,7 +304,7 @@ class Store:
                 db.execute("VACUUM INTO ?", (str(copy),))
             with contextlib.closing(sqlite3.connect(copy)) as db:
                 records = _records(db)
-            if generation == self._generation:  # else it was made anew meanwhile
+            if generation == self._generation:  # else it was rebuilt meanwhile
                 self._copies.publish(name, self._tables, copy, records)
         finally:
             copy.unlink(missing_ok=True)
@@ -379,7 +379,7 @@ class Store:
                     db.close()
                     self._local.open = -1, None
                 if self._db is None:
-                    raise LedgerUnavailable(f"{self._path} is being made anew")
+                    raise LedgerUnavailable(f"{self._path} is being rebuilt")
                 db = sqlite3.connect(
                     self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
                 )

@@ -103,7 +103,7 @@ class SeriesStore:
 
     @property
     def rebuilds(self) -> bool:
-        """Whether a folder that cannot be used may be set aside, and made anew.
+        """Whether a folder that cannot be used may be set aside, and rebuilt.
 
         A database of a server is its operator's, and tables that others make cannot be made here.
         """

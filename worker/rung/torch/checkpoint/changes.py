@@ -231,7 +231,7 @@ def _refusal(entry: Entry, before: Mark | None, owner: Any) -> Exception:
     return NotStorable(
         f"is a {_name(value)}{count} now, and {was}: make the object in __init__, or keep its"
         " values in numbers, lists or tensors, or give what holds it state_dict and"
-        " load_state_dict; what can be made anew may have `cache` in its name"
+        " load_state_dict; what can be rebuilt may have `cache` in its name"
     )
 
 

@@ -359,7 +359,7 @@ def is_of_script(module: str) -> bool:
 
 
 def is_cache(key: Any) -> bool:
-    """Return whether an attribute's name says that it can be made anew."""
+    """Return whether an attribute's name says that it can be rebuilt."""
     return isinstance(key, str) and "cache" in key.lower()
 
 

@@ -43,7 +43,7 @@ class Forecast(NamedTuple):
     left: dict[str, float]
 
     def holds(self, now: float, slots: int, wanted: Collection[str]) -> bool:
-        """Return whether it need not be made anew yet."""
+        """Return whether it need not be computed again yet."""
         young = 0 <= now - self.at < min(_WORTH * self.cost_s, _HELD_S_MAX)
         whole = len(self.searches) >= _SEARCHES_MAX or self.searches.issuperset(wanted)
         return young and slots == self.slots and whole

@@ -2,7 +2,7 @@
 
 Calls run on a few threads, each with a connection of its own, so that a long insert delays no
 query. Where the server does not answer, a call ends with `SeriesUnavailable` after a bounded time;
-broken connections are made anew.
+broken connections are opened again.
 """
 
 import asyncio

@@ -12,9 +12,9 @@ class Policy(Protocol):
     """Decides which requests start where, and which allocations yield.
 
     A policy is a frozen `msgspec.Struct` that forbids unknown fields: its fields are the options
-    that `pool.configured` gives it, each with a default. It is made anew for each fact and keeps
-    nothing; all that it uses is in the pool. Its methods read the pool and change nothing, use
-    neither clock nor chance, and break each tie by an id or an arrival, so that the same pool
+    that `pool.configured` gives it, each with a default. A new one is made for each fact, and
+    keeps nothing; all that it uses is in the pool. Its methods read the pool and change nothing,
+    use neither clock nor chance, and break each tie by an id or an arrival, so that the same pool
     gives the same decisions anywhere. `planning` has the parts that most policies share.
     """
 
