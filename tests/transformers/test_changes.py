@@ -47,7 +47,7 @@ SAID = {
     "harder": "Records.hardness of the data set has changed within an epoch",
     "transform": "Records.transform.strength of the data set has changed within an epoch",
     "collator": "trainer.data_collator.scale has changed within an epoch",
-    "generator": "model.drawing is a Generator of MT19937 now, and was Generator of PCG64",
+    "generator": "model.drawing is a Generator of MT19937 now, and was a Generator of PCG64",
     "metrics": "compute_metrics of the trainer: function now, and NoneType at the start",
 }
 
