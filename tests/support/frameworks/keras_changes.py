@@ -265,6 +265,25 @@ REFUSED = [
 BY_NAME = {each.__name__: each for each in (*KEPT, *REFUSED)}
 
 
+def counting() -> tuple[Any, Callable[[], list[Any]]]:
+    """Return a callback whose functions count in what they enclose, and what returns that."""
+    steps = 0
+    epochs: list[int] = []
+    first: int
+
+    def step(_batch: int, _logs: Any) -> None:
+        nonlocal steps, first
+        if steps == CHANGED_AT:
+            first = steps
+        steps += 1
+
+    def epoch(number: int, _logs: Any) -> None:
+        epochs.append(number)
+
+    made = keras.callbacks.LambdaCallback(on_train_batch_end=step, on_epoch_end=epoch)
+    return made, lambda: [steps, epochs, first]
+
+
 def network() -> Any:
     """Return a compiled model."""
     model = Weighing()
@@ -283,6 +302,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     with rk.init() as run:
         model, own = network(), Data()
         changing = Changing(order["change"], own)
+        lambdas, counts = counting()
         ours = Burning(run, batch_size=BATCH)
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
@@ -290,12 +310,13 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             epochs=3,
             validation_data=(INPUTS, TARGETS),
             validation_batch_size=BATCH,  # as in warm_up: a fork has no threads for larger ones
-            callbacks=[changing, ours],
+            callbacks=[changing, lambdas, ours],
             verbose=0,
         )
         return {
             "weights": digest_of(model),
             "rate": float(model.optimizer.learning_rate),
             "told": changing.told(),
+            "counts": counts(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
         }

@@ -4,10 +4,13 @@ import collections
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import itertools
+import json
 import random
 import threading
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -34,6 +37,10 @@ class Window:
 
     def __init__(self) -> None:
         self.values: list[float] = []
+
+    def add(self) -> None:
+        """Add a value."""
+        self.values.append(1.0)
 
 
 @dataclasses.dataclass
@@ -286,6 +293,78 @@ def test_data_are_no_state_and_a_state_does_not_become_data(
     callback.found = [(1,)] * 4
     with pytest.raises(NotResumable, match=r"SimpleNamespace\.found holds too many values"):
         kept.write(tmp_path / FILE)
+
+
+def functions(loop: object) -> tuple[Any, Callable[[], list[Any]]]:
+    """Return a callback of functions, and what returns all that they have counted."""
+    count = 0
+    losses: list[float] = []
+    later = collections.Counter[str]()
+    first: int | None
+    window, kinds, scale = Window(), {7}, [1.0]
+
+    def enclosing() -> None:
+        nonlocal count, first
+        assert loop
+        count += 1
+        first = count
+        losses.append(count / 2)
+        nested()
+
+    def nested() -> None:
+        later[f"step {count}"] += 1
+
+    def given(kinds: set[int], *, scale: list[float]) -> None:
+        kinds.add(count)
+        scale[0] *= 2
+
+    callback = SimpleNamespace(
+        enclosing=enclosing,
+        method=window.add,
+        partial=functools.partial(given, kinds, scale=scale),
+        library=json.dumps,
+    )
+    return callback, lambda: [count, losses, later, first, window.values, kinds, scale]
+
+
+def test_what_functions_refer_to_is_kept(tmp_path: Path) -> None:
+    """Variables that they enclose, also such as are not assigned yet; objects; arguments."""
+    loop = object()
+    (before, kept), (after, found) = functions(loop), functions(loop)
+    states, read = states_of(before, loop), states_of(after, loop)
+    states.demand_complete()
+    for _ in range(2):
+        before.enclosing()
+        before.method()
+        before.partial()
+    states.write(tmp_path / FILE)
+    read.read(tmp_path / FILE)
+    assert (
+        found() == kept() == [2, [0.5, 1.0], {"step 1": 1, "step 2": 1}, 2, [1, 1], {7, 1, 2}, [4]]
+    )
+    for each in (before, after):
+        each.enclosing()
+    assert found() == kept()
+
+
+def test_what_no_function_refers_to_any_more_is_refused(tmp_path: Path) -> None:
+    """The script is another one, which would train another thing."""
+    before, _ = functions(loop := object())
+    states = states_of(before, loop)
+    before.enclosing()
+    states.write(tmp_path / FILE)
+    with pytest.raises(
+        NotResumable, match=r"the checkpoint has SimpleNamespace\.enclosing\.count"
+    ):
+        states_of(SimpleNamespace(enclosing=len)).read(tmp_path / FILE)
+
+
+def test_an_iterator_that_a_function_encloses_is_refused() -> None:
+    """By its name."""
+    numbers = itertools.count()
+    said = r"SimpleNamespace\.draw\.numbers is an iterator"
+    with pytest.raises(NotResumable, match=said):
+        states_of(SimpleNamespace(draw=lambda: next(numbers))).demand_complete()
 
 
 def test_callbacks_of_one_class_have_numbers() -> None:

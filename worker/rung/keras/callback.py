@@ -70,8 +70,8 @@ class Callback(Heartbeat):
             of an epoch by itself.
         batch_size: how many records a batch holds; `global_batch_size` of the hyperparameters
             by default. Only counts of records need it.
-        keep: what else is to be part of checkpoints, by names of your choice, such as an object
-            that a function of a `LambdaCallback` uses. Kept is what its `state_dict` returns, or
+        keep: what else is to be part of checkpoints, by names of your choice, such as an object in
+            a global variable. Kept is what its `state_dict` returns, or
             else its attributes. The states of the callbacks given to `fit` are kept by themselves,
             but with `reproducibility: {exact: false}` only of those named here.
     """

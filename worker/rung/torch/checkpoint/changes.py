@@ -27,10 +27,10 @@ from rung.torch.checkpoint.reachable import (
     World,
     entries_of,
     holds_resource,
-    is_of_script,
     place_of,
 )
 from rung.training.errors import NotResumable
+from rung.training.script_code import cells_of, is_of_script
 from rung.training.states.state_tree import found_by_name, name_of, put_attribute, slots
 
 FILE: Final = "untracked.pt"
@@ -262,8 +262,7 @@ def _put(owner: Any, key: Any, value: Any, kept: Mapping[str, Any]) -> None:
     elif isinstance(owner, list | dict):
         owner[key] = value
     elif isinstance(owner, types.FunctionType):
-        cells = dict(zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=True))
-        cells[key].cell_contents = value
+        cells_of(owner)[key].cell_contents = value
     elif isinstance(owner, type):
         setattr(owner, key, value)
     elif not isinstance(owner, tuple):

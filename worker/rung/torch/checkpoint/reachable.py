@@ -37,6 +37,7 @@ from rung.torch.callback import Callback
 from rung.torch.checkpoint.sharded_tensors import is_shard
 from rung.torch.metrics.reducers import MetricReducer
 from rung.torch.pytree import is_strided, tensors_in
+from rung.training.script_code import enclosed_by, encloses, is_installed, is_of_script
 from rung.training.states.state_tree import (
     STANDARD,
     attributes,
@@ -317,7 +318,7 @@ def entries_of(thing: Any) -> Iterator[tuple[Any, Any]]:
                 if type(key) in {str, int, bool}:
                     yield key, value
         case types.FunctionType():
-            yield from _enclosed_by(thing)
+            yield from enclosed_by(thing)
         case DataLoader():
             yield "dataset", thing.dataset
         case _:
@@ -334,30 +335,6 @@ def _entries_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _enclosed_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # nothing is assigned yet
-            continue
-
-
-def encloses(thing: Any) -> bool:
-    """Return whether a function of the script encloses variables, which may be a state."""
-    if not isinstance(thing, types.FunctionType) or not thing.__closure__:
-        return False
-    return is_of_script(thing.__module__ or "builtins")
-
-
-def is_of_script(module: str) -> bool:
-    """Return whether a module is the script's: not Rung's, not installed, not Python's own."""
-    package = module.partition(".")[0]
-    if package == "rung" or (package in sys.stdlib_module_names and package != "__main__"):
-        return False
-    return package != "builtins" and not _is_installed(module)
-
-
 def is_cache(key: Any) -> bool:
     """Return whether an attribute's name says that it can be rebuilt."""
     return isinstance(key, str) and "cache" in key.lower()
@@ -372,7 +349,7 @@ def is_walked(thing: Any) -> bool:
     package = type(thing).__module__.partition(".")[0]
     if package == "rung" or (package in sys.stdlib_module_names and package != "__main__"):
         return False
-    installed = _is_installed(type(thing).__module__)
+    installed = is_installed(type(thing).__module__)
     return not (installed and any(map(is_resource, attributes(thing).values())))
 
 
@@ -400,12 +377,6 @@ def holds_resource(thing: Any, depth: int = 3) -> bool:
         if depth and into and holds_resource(value, depth - 1):
             return True
     return False
-
-
-def _is_installed(module: str) -> bool:
-    """Return whether a module is of an installed package, not of the script."""
-    file = getattr(sys.modules.get(module), "__file__", None) or ""
-    return "site-packages" in file or "dist-packages" in file
 
 
 def _addresses(tensor: torch.Tensor) -> Iterator[Any]:

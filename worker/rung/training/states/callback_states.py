@@ -2,10 +2,11 @@
 
 Kept are plain values (numbers, text, containers, arrays, tensors), generators of random numbers,
 objects that have `state_dict` and `load_state_dict`, variables of Keras and TensorFlow, and
-objects all of whose own attributes are such. Functions, classes and what belongs to the loop (its
-model, its optimizers) are no state. What is certainly state and cannot be kept, such as an
-iterator, is refused before the first batch; what else cannot be kept, such as an open file, is
-named in the log.
+objects all of whose own attributes are such. Of a function of the script the variables that it
+encloses are kept, and of a method its object, as `on_epoch_end.losses` for the attribute
+`on_epoch_end`. Classes and what belongs to the loop (its model, its optimizers) are no state. What
+is certainly state and cannot be kept, such as an iterator, is refused before the first batch; what
+else cannot be kept, such as an open file, is named in the log.
 
 Of an attribute that is as the script has made it a checkpoint holds only that: a run that resumes
 has what its own script makes, so that a path or another setting is that of the process at hand.
@@ -13,8 +14,10 @@ has what its own script makes, so that a path or another setting is that of the 
     callbacks.npz   arrays, and a tree of the other values as JSON; nothing of it is unpickled
 """
 
+import functools
 import io
 import json
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +27,7 @@ import numpy as np
 import structlog
 
 from rung.training.errors import NotResumable
+from rung.training.states.function_parts import UNASSIGNED, Part, parts_of
 from rung.training.states.state_tree import (
     Lost,
     Node,
@@ -175,10 +179,18 @@ class CallbackStates:
                 if field == _OWN:
                     callback.load_state_dict(reader.value(node.tree, None))
                     continue
-                current = vars(callback).get(field)
-                value = reader.value(node.tree, current)
-                if value is not current:
-                    vars(callback)[field] = value
+                part = self._parts(callback).get(field)
+                if part is not None:
+                    current = None if part.value is UNASSIGNED else part.value
+                    value = reader.value(node.tree, current)
+                    if value is not part.value:
+                        part.put(value)
+                elif "." in field:
+                    raise NotResumable(
+                        f"the checkpoint has {name}.{field}, which no function refers to now"
+                    )
+                else:  # training has added the attribute
+                    vars(callback)[field] = reader.value(node.tree, None)
 
     def _kept(
         self, name: str, field: str, entry: Mapping[str, Any], arrays: Mapping[str, Any]
@@ -225,9 +237,20 @@ class CallbackStates:
         if not self._silent and tells_state(callback):
             yield _OWN, callback.state_dict()
             return
-        for field, value in sorted(vars(callback).items()):
+        for place, part in self._parts(callback).items():
+            if part.value is not UNASSIGNED:
+                yield place, part.value
+
+    def _parts(self, callback: Any) -> dict[str, Part]:
+        """Return the attributes of a callback and what functions among them refer to."""
+        own = vars(callback)
+        found = {}
+        for field, value in sorted(own.items()):
             if field not in self._left_out:
-                yield field, value
+                put = functools.partial(operator.setitem, own, field)
+                found[field] = Part(field, value, put)
+                found |= {part.place: part for part in parts_of(field, value)}
+        return found
 
     def _node(self, value: Any) -> Node:
         foreign = [*self._foreign(), *self._callbacks.values()]
