@@ -115,8 +115,8 @@ async def test_an_end_before_the_length(running: Rig) -> None:
         noted.append([text for stream, _, text in ended.lines if stream == "platform"])
     none, early, whole = noted
     ends = "the script ended by itself, with exit code 0"
-    assert none == [f"{ends}, without a validation; its length is 10 batches"]
-    assert early == [f"{ends}, at 3, by its last validation; its length is 10 batches"]
+    assert none == [f"{ends}, without a validation; its length in batches is 10"]
+    assert early == [f"{ends}, at 3, by its last validation; its length in batches is 10"]
     assert whole == []
 
 

@@ -426,10 +426,8 @@ class Run:
         if at is not None and at >= length:
             return ""
         where = "without a validation" if at is None else f"at {at:g}, by its last validation"
-        unit = self._spec.time_metric
-        return (
-            f"the script ended by itself, with exit code 0, {where}; its length is {length} {unit}"
-        )
+        wanted = f"its length in {self._spec.time_metric} is {length}"
+        return f"the script ended by itself, with exit code 0, {where}; {wanted}"
 
     async def _upload(self) -> None:
         """Return once the run's checkpoints are uploaded, or cannot be."""
