@@ -69,7 +69,7 @@ OUR_FIELDS: Final = {
     # A budget.
     "resources": {"max_slot_hours"},
     # Bit for bit on GPUs, too; and without the private interfaces of frameworks.
-    "reproducibility": {"deterministic", "exact", "first_trial"},
+    "reproducibility": {"deterministic", "exact", "first_trial", "continue_source"},
     # How long a trial trains is said in one way by every method.
     "searcher-grid": {"max_time", "time_metric"},
     "searcher-random": {"max_time", "time_metric"},

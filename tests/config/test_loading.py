@@ -34,6 +34,7 @@ def test_a_file_that_says_only_what_it_must() -> None:
     assert config["reproducibility"] == {
         "experiment_seed": 7,
         "first_trial": 0,
+        "continue_source": False,
         "deterministic": False,
         "exact": True,
     }

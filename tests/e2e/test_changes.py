@@ -12,6 +12,7 @@ from support.user import CURVE, config, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+UNSET = Path(__file__).parent / "unset"
 SPACE = {"limit": {"type": "double", "minval": 0.0, "maxval": 1.0}, "pause_s": 0.02}
 
 
@@ -102,6 +103,22 @@ def test_a_longer_length_is_the_curve_of_a_longer_trial(
     [rest] = _ended(installation, made)["trials"]
     assert sorted(_curve(rest)) == list(range(31, 41))
     assert _curve(rest).items() <= _curve(longer).items()
+
+
+def test_a_longer_training_of_torch_resumes_whole(installation: Installation) -> None:
+    """No step is trained twice: the order of the data and the weights are those of one search."""
+
+    def submit(length: int) -> str:
+        searcher = {"name": "single", "max_length": {"batches": length}}
+        often = {"min_validation_period": {"batches": 4}}
+        return installation.submit(config(f"of {length}", searcher, **often), UNSET)
+
+    whole, part = submit(20), submit(12)
+    [longer], [first] = _ended(installation, whole)["trials"], _ended(installation, part)["trials"]
+    made = installation.rung("extend", part, "--length", "+8").stdout.split()[2].rstrip(",")
+    [rest] = _ended(installation, made)["trials"]
+    assert (sorted(_curve(first)), sorted(_curve(rest))) == ([4, 8, 12], [16, 20])
+    assert _curve(first) | _curve(rest) == _curve(longer)
 
 
 def test_fork_and_diff(installation: Installation) -> None:

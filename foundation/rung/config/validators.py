@@ -36,7 +36,7 @@ def check(tree: dict[str, Any]) -> list[Found]:
     searcher = _map(tree, "searcher")
     return [
         *_clock(searcher),
-        *_source(searcher),
+        *_source(searcher, _map(tree, "reproducibility")),
         *_depth(tree.get("hyperparameters")),
         *_space(searcher.get("name"), tree.get("hyperparameters")),
         *_at_once(searcher, tree.get("hyperparameters")),
@@ -85,11 +85,20 @@ def _clock(searcher: dict[str, Any]) -> list[Found]:
     return found
 
 
-def _source(searcher: dict[str, Any]) -> list[Found]:
+def _source(searcher: dict[str, Any], reproducibility: dict[str, Any]) -> list[Found]:
+    found: list[Found] = []
     if "source_trial_id" in searcher and "source_checkpoint_uuid" in searcher:
         message = "trials can start from one place only; give source_trial_id or this, not both"
-        return [(("searcher", "source_checkpoint_uuid"), message)]
-    return []
+        found.append((("searcher", "source_checkpoint_uuid"), message))
+    sources = searcher.keys() & {"source_trial_id", "source_checkpoint_uuid"}
+    if reproducibility.get("continue_source") is True and (
+        searcher.get("name") != "single" or not sources
+    ):
+        message = (
+            "needs the searcher `single`, and searcher.source_trial_id or source_checkpoint_uuid"
+        )
+        found.append((("reproducibility", "continue_source"), message))
+    return found
 
 
 def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:

@@ -271,16 +271,16 @@ def counting() -> tuple[Any, Callable[[], list[Any]]]:
     epochs: list[int] = []
     first: int
 
-    def step(_batch: int, _logs: Any) -> None:
+    def step(batch: int, logs: Any = None) -> None:
         nonlocal steps, first
         if steps == CHANGED_AT:
             first = steps
         steps += 1
 
-    def epoch(number: int, _logs: Any) -> None:
-        epochs.append(number)
+    def ended(epoch: int, logs: Any = None) -> None:
+        epochs.append(epoch)
 
-    made = keras.callbacks.LambdaCallback(on_train_batch_end=step, on_epoch_end=epoch)
+    made = keras.callbacks.LambdaCallback(on_train_batch_end=step, on_epoch_end=ended)
     return made, lambda: [steps, epochs, first]
 
 

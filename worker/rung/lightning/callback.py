@@ -39,10 +39,10 @@ from rung.torch import determinism, external_loop
 from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
 from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same
+from rung.torch.checkpoint.own_generators import OwnGenerators
 from rung.torch.checkpoint.tensor_file import demand_storable, plain
 from rung.torch.data.training_data import records_of
 from rung.torch.determinism import is_kept
-from rung.torch.own_generators import OwnGenerators
 from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
 from rung.training.errors import NotResumable

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from rung.torch.checkpoint.changes import copied
 from rung.torch.checkpoint.object_changes import ObjectChanges
 from rung.torch.checkpoint.reachable import ITEMS_MAX, is_walked
-from rung.training.script_code import encloses, is_of_script
+from rung.training.states.script_code import encloses, is_of_script
 
 _ITEMS: Final = (list, tuple, dict, Tensor)
 """Data sets that are nothing but their items."""

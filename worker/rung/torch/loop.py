@@ -33,6 +33,7 @@ from rung.torch.trial import Trial
 from rung.training import batch_size, rng
 from rung.training.averages import TrainingAverages, named
 from rung.training.checkpoint_schedule import CheckpointSchedule
+from rung.training.continuation import continues
 from rung.training.determinism import log_differences
 from rung.training.plan import Plan, Progress, due
 from rung.training.states import rank_states
@@ -283,7 +284,8 @@ class Loop:
     def _restore(self, checkpoint_id: str) -> rng.Generators | None:
         """Restore a checkpoint; return the generators' states, to be set last.
 
-        Of a checkpoint of another experiment, only model, optimizers and schedulers are restored.
+        Of a checkpoint of another experiment, only model, optimizers and schedulers are restored,
+        unless this experiment continues that one.
         Of one of another trial of this experiment, from which the search has this trial continue,
         everything is restored except that trial's TensorBoard files.
         """
@@ -293,7 +295,8 @@ class Loop:
                 hook.on_checkpoint_load_start(captured.training)
             info = self._core.info
             trained_by: str = captured.trainer["trial_id"]
-            foreign = info.managed and trained_by.rpartition(".")[0] != info.trial.experiment_id
+            other = trained_by.rpartition(".")[0] != info.trial.experiment_id
+            foreign = info.managed and other and not continues(self._core)
             if not foreign:
                 self._untracked.apply_structure(captured.untracked)
             built = determinism.learning_rates(self._context.optimizers)

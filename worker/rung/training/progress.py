@@ -21,6 +21,7 @@ import msgspec
 
 from rung import core
 from rung.training.checkpoint_schedule import CheckpointSchedule
+from rung.training.continuation import is_own
 from rung.training.data_wait import GROUP, DataWait
 from rung.training.determinism import Machine
 from rung.training.errors import NotResumable
@@ -247,9 +248,9 @@ class ProgressTracker:
 
     @contextlib.contextmanager
     def found(self) -> Iterator[tuple[Path, bool] | None]:
-        """Yield the folder of the checkpoint to resume from, and whether it is this trial's own.
+        """Yield the folder of the checkpoint to resume from, and whether it is resumed whole.
 
-        None if there is none. Of another trial's checkpoint only weights are to be used.
+        None if there is none. Of one that is not, only weights are to be used.
         """
         checkpoint_id = self.run.checkpoint.download_latest()
         if checkpoint_id is None:
@@ -260,8 +261,7 @@ class ProgressTracker:
             folder = Path(tempfile.mkdtemp(prefix="found-", dir=brought.parent))
             shutil.copytree(brought, folder, copy_function=os.link, dirs_exist_ok=True)
             state = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            info = self.run.info
-            own = not info.managed or state["trial_id"] == info.trial.trial_id
+            own = is_own(self.run, state["trial_id"])
             if own:
                 self.progress = msgspec.convert(state["progress"], Progress)
                 self._validation = state["validation"]

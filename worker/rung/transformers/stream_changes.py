@@ -11,13 +11,9 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import structlog
-
 from rung.torch.checkpoint.attribute_value import fingerprint
-from rung.torch.checkpoint.changes import Found, copied
+from rung.torch.checkpoint.changes import copied
 from rung.torch.checkpoint.object_changes import ObjectChanges, refuse
-
-_log = structlog.get_logger("rung")
 
 
 class StreamChanges(ObjectChanges):
@@ -77,19 +73,14 @@ class StreamChanges(ObjectChanges):
 
     def _storable(self) -> list[dict[str, Any]]:
         """Return what has changed; what the stream makes as it is read need not be stored."""
-        found = self._compared()
+        found = self.compared()
         refuse([text for place, text in found.lost.items() if place not in self._by_itself])
-        for place in {*found.lost, *found.unkept} - self._told:
-            self._told.add(place)
-            _log.warning(f"{place} has changed during training, and is not part of checkpoints")
+        self.tell([*found.lost, *found.unkept])
         return found.entries
-
-    def _compared(self) -> Found:
-        return self._changes.compare(self._look(self._changes.before))
 
     def _now(self) -> dict[str, str]:
         """Return texts that differ for different values, by the places of what has changed."""
-        found = self._compared()
+        found = self.compared()
         return found.lost | {f"{it['owner']}.{it['key']}": _text(it) for it in found.entries}
 
 

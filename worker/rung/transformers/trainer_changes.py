@@ -21,9 +21,9 @@ from rung import core
 from rung.torch.checkpoint.attribute_value import fingerprint
 from rung.torch.checkpoint.changes import copied
 from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same, refuse
+from rung.torch.checkpoint.own_generators import OwnGenerators
 from rung.torch.checkpoint.reachable import is_below
-from rung.torch.own_generators import OwnGenerators
-from rung.training.library_names import library_names
+from rung.training.states.script_code import library_names
 from rung.transformers.stream_changes import StreamChanges
 
 LOOKED_AT: Final = ("compute_loss_func", "data_collator", "eval_dataset", "label_smoother")

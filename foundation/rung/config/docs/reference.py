@@ -34,6 +34,7 @@ OWN: Final = frozenset(
         "reproducibility.deterministic",
         "reproducibility.exact",
         "reproducibility.first_trial",
+        "reproducibility.continue_source",
     }
 )
 """Fields of sections that Determined has, too, which it does not have."""

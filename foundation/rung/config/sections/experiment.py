@@ -42,6 +42,9 @@ class Reproducibility(Section):
     first_trial: Annotated[int, Field(ge=0, le=TRIALS_MAX), AS_WHOLE] = 0
     """How many draws of the seed's sequence to leave out, because another search trained them; for
     methods that draw hyperparameters."""
+    continue_source: Flag = False
+    """Whether a `single` trial goes on where searcher.source_trial_id ended, with its progress,
+    generators and position in the data, rather than from its weights alone."""
     deterministic: Flag = False
     """Whether trials refuse operations that give other results each time, as some do on GPUs."""
     exact: Flag = True

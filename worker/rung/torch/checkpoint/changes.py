@@ -30,7 +30,7 @@ from rung.torch.checkpoint.reachable import (
     place_of,
 )
 from rung.training.errors import NotResumable
-from rung.training.script_code import cells_of, is_of_script
+from rung.training.states.script_code import cells_of, is_of_script
 from rung.training.states.state_tree import found_by_name, name_of, put_attribute, slots
 
 FILE: Final = "untracked.pt"

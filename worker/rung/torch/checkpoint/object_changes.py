@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from rung.torch.checkpoint.attribute_value import fingerprint
-from rung.torch.checkpoint.changes import Changes, copied
+from rung.torch.checkpoint.changes import Changes, Found, copied
 from rung.torch.checkpoint.reachable import World
 from rung.torch.checkpoint.structure import tensors_of
 from rung.torch.determinism import is_kept
@@ -65,10 +65,18 @@ class ObjectChanges:
         found = self._changes.compare(world)
         remade = [it for it in found.lost if isinstance(world.entries[it].value, self._remade)]
         refuse([text for place, text in found.lost.items() if place not in remade])
-        for place in {*found.unkept, *remade} - self._told:
+        self.tell([*found.unkept, *remade])
+        return found.entries
+
+    def compared(self) -> Found:
+        """Return what has changed, refuse nothing, and log nothing."""
+        return self._changes.compare(self._look(self._changes.before))
+
+    def tell(self, places: Iterable[str]) -> None:
+        """Name in the log what has changed and is not kept, each place once."""
+        for place in sorted({*places} - self._told):
             self._told.add(place)
             _log.warning(f"{place} has changed during training, and is not part of checkpoints")
-        return found.entries
 
     def set(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Set again what `capture` has returned."""

@@ -37,7 +37,7 @@ from rung.torch.callback import Callback
 from rung.torch.checkpoint.sharded_tensors import is_shard
 from rung.torch.metrics.reducers import MetricReducer
 from rung.torch.pytree import is_strided, tensors_in
-from rung.training.script_code import enclosed_by, encloses, is_installed, is_of_script
+from rung.training.states.script_code import enclosed_by, encloses, is_installed, is_of_script
 from rung.training.states.state_tree import (
     STANDARD,
     attributes,

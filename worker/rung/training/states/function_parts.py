@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from rung.training.errors import NotResumable
-from rung.training.script_code import cells_of, enclosed_by, encloses, is_of_script
+from rung.training.states.script_code import cells_of, enclosed_by, encloses, is_of_script
 
 UNASSIGNED: Final = object()
 """The value of a variable that is not assigned yet."""

@@ -155,6 +155,7 @@ def _continued(  # noqa: PLR0913, PLR0917 - what makes an experiment that goes o
         changes["searcher.time_metric"] = submission.time_metric
         changes["searcher.max_time"] = query.max_time
         changes["searcher.source_trial_id"] = trial_id_of(experiment.id, 0)
+        changes["reproducibility.continue_source"] = True
     source = changed(file, changes, without=without)
     return Proposal(
         source=source,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from rung.torch.own_generators import OwnGenerators
+from rung.torch.checkpoint.own_generators import OwnGenerators
 from rung.training.errors import NotResumable
 
 
