@@ -194,7 +194,7 @@ def test_the_token_of_a_folder_is_not_for_every_address(
 def test_the_client_and_completion_send_it_nothing(foreign: Foreign) -> None:
     """The Python client with a data folder is the command line's."""
     data = Path(os.environ["RUNG_DATA"])
-    with Client(data=data) as client, pytest.raises(Unreachable, match="no Rung runs on"):
+    with Client(data=str(data)) as client, pytest.raises(Unreachable, match="no Rung runs on"):
         client.status()
     context = click.Context(group)
     assert experiment_ids(context, click.Argument(["x"]), "") == []

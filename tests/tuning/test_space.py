@@ -66,6 +66,8 @@ def test_a_grid_has_counts() -> None:
         ({"a"}, "write ['a'] for a choice"),
         ([], "is an empty list"),
         ({"type": "loguniform", "low": 1}, "has the type 'loguniform'"),
+        ({"values": [1, 2]}, "looks like a choice"),
+        ({"min": 0, "max": 1}, "looks like a range"),
         ([print], "give a name for it, and look it up in the function"),
         (object, "give a name for it"),
     ],

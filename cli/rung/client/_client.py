@@ -161,7 +161,7 @@ class AsyncClient:
         url: str | None = None,
         token: str | None = None,
         *,
-        data: Path | None = None,
+        data: str | Path | None = None,
         locate: Locate | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -184,7 +184,7 @@ class AsyncClient:
 
         def where() -> Location:
             if data is not None:
-                return of_folder(data, token)
+                return of_folder(Path(data).expanduser(), token)
             if url is None:
                 found = of_environment()
                 return found if token is None else found._replace(token=token)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from rung.config.space_spelling import misspelling
 from rung.events import RungError
 
 _KINDS: Final = ("const", "int", "double", "log", "categorical")
@@ -96,6 +97,12 @@ def _parameter(value: Any, name: str) -> Any:
                 f"space: {name} has the type {kind!r}; the types are {', '.join(_KINDS)}"
             )
         case Mapping():
+            wrong = misspelling(dict(value))
+            if wrong is not None:
+                raise InvalidSpace(
+                    f"space: {name} {wrong}; in Python that is a list for a choice,"
+                    " rung.uniform(low, high) for a range"
+                )
             return _group(value, f"{name}.")
         case list():
             if not value:

@@ -110,7 +110,7 @@ def _group(group: Mapping[str, Any], path: tuple[PathPart, ...]) -> Iterator[Fou
 
 
 def _member(item: Any, path: tuple[PathPart, ...]) -> Iterator[Found]:
-    message = _message(item)
+    message = misspelling(item)
     if message is not None:
         yield path, message
     elif isinstance(item, list):
@@ -167,8 +167,8 @@ def _is_own(item: Mapping[str, Any]) -> bool:
     return not (needed - {"base", "type"}).isdisjoint(item)
 
 
-def _message(item: Any) -> str | None:
-    """Return what is wrong with the spelling of a hyperparameter, None if nothing."""
+def misspelling(item: Any) -> str | None:
+    """Return what is wrong with the spelling of one hyperparameter, None if nothing."""
     if isinstance(item, str):
         read = _called(item)
         return None if read is None else _LOOKS.format("a call of another tool", _written(read))

@@ -63,8 +63,8 @@ def demand_still_complete(trial: Any, context: TrialContext, own: Any) -> None:
 def _refuse(missing: list[str]) -> None:
     if missing:
         raise IncompleteCheckpoint(
-            "a checkpoint of this trial would be incomplete, so a resumed run would start"
-            " with initial values: " + "; ".join(missing)
+            "; ".join(missing) + ". A checkpoint would lack it, and a resumed run would start with"
+            " initial values"
         )
 
 
