@@ -50,7 +50,7 @@ class Passing(IterableDataset[dict[str, torch.Tensor]]):
 
 
 class Scaling:
-    """Collates, scales, and draws if it is told to."""
+    """A collator that multiplies the inputs by its scale."""
 
     def __init__(self) -> None:
         self.scale = 1.0

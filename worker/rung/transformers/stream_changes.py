@@ -17,7 +17,7 @@ from rung.torch.checkpoint.object_changes import ObjectChanges, refuse
 
 
 class StreamChanges(ObjectChanges):
-    """Compares a stream with what the script has made, and tells who has changed it."""
+    """Changes of a stream since the start, apart from those that reading it makes."""
 
     def __init__(self, data: Any, aside: Callable[[], Iterable[Any]], *, model: Any) -> None:
         """Note what there is.
