@@ -426,7 +426,7 @@ async def test_best_says_what_its_checkpoint_has(world: World) -> None:
     )
     assert first["checkpoint_note"] is None
     assert second["checkpoint_note"] == (
-        "the best that is left, of step 30, with error 3.0; there is none of step 10, which has"
+        "the best that is left, of step 30, with error 3; there is none of step 10, which has"
         " the best value"
     )
 

@@ -243,7 +243,8 @@ async def test_data_that_are_not_there_are_refused(world: World, client: Client)
         answer = await client.submit(text, code=code)
         paths = [item["path"] for item in answer.json["errors"]]
         assert (answer.status, paths) == (422, [f"data.sources.{name}" for name in missing])
-    assert "is ./y/c.csv, but it is not among the code" in answer.json["detail"]
+    said = "is ./y/c.csv, but it is not among the code; did you mean `y/d.csv`?"
+    assert said in answer.json["detail"]
     assert await world.all("experiments") == []
     there = archive(**{"x/a.csv": b"", "y/c.csv": b""})
     assert (await client.submit(text, code=there)).status == 201

@@ -1,6 +1,7 @@
 """Errors of the Core API."""
 
 from rung.events import RungError
+from rung.storage import ObjectError
 
 
 class ReportRefused(RungError):
@@ -21,6 +22,10 @@ class InvalidHP(RungError):
     Let it propagate out of the `with core.init()` block: the trial is then closed without a
     restart, and a search method that samples its trials samples a replacement.
     """
+
+
+class CheckpointConflict(ObjectError):
+    """Files or metadata of two ranks of one checkpoint conflict; raised on every rank."""
 
 
 class AgentGone(RungError):

@@ -498,7 +498,7 @@ class _Trials(NamedTuple):
             right=[*_NUMBERS, *numeric],
             spare=() if wanted else spare,
         )
-        hidden = [name for name in left_out if name in differing]
+        hidden = [name for name in differing if name in left_out]
         if hidden:
             click.echo(f"No room for {', '.join(hidden)}; --columns shows them", err=True)
 

@@ -29,6 +29,7 @@ from rung.core._agent_connection import Connection
 from rung.core._checkpoint.provenance import provenance
 from rung.core._checkpoint.staged_store import StagedStore
 from rung.core._distributed import DistributedContext, Group
+from rung.core.errors import CheckpointConflict
 from rung.core.ipc.protocol import Heartbeat, StagedPart, Stored
 from rung.events.trial import RunSpec
 from rung.storage import (
@@ -63,10 +64,6 @@ class _Part(NamedTuple):
     """As JSON."""
     returned: Any
     problem: str
-
-
-class _Clash(ObjectError):
-    """Files or metadata of two ranks conflict; raised on every rank."""
 
 
 class CollectiveWriter:
@@ -159,7 +156,7 @@ class CollectiveWriter:
         failure: Exception | None = None
         returned: Any = None
         metadata = b"{}"
-        outcome: StoredCheckpoint | _Clash | str = ""
+        outcome: StoredCheckpoint | CheckpointConflict | str = ""
         try:
             metadata = msgspec.json.encode(begun.metadata)
             returned = save(writer)
@@ -177,13 +174,13 @@ class CollectiveWriter:
         if parts is not None:
             try:
                 outcome = self._sealed(begun, writer, parts, complete)
-            except _Clash as error:
+            except CheckpointConflict as error:
                 outcome = error
             except Exception as error:  # noqa: BLE001 - as above
                 failure = failure or error
                 outcome = _message_of(error)
         outcome = group.broadcast(f"end of {begun.checkpoint_id}", outcome)
-        if isinstance(outcome, _Clash):
+        if isinstance(outcome, CheckpointConflict):
             raise outcome from failure
         if isinstance(outcome, str):
             raise failure or ObjectError(outcome)
@@ -231,11 +228,11 @@ class CollectiveWriter:
 
         Raises:
             ObjectError: one of the ranks has failed, or the store refused.
-            _Clash: files or metadata of two ranks conflict.
+            CheckpointConflict: files or metadata of two ranks conflict.
         """
         clash = _clash_of_names([part.names for part in parts])
         if clash is not None:
-            raise _Clash(f"checkpoint {begun.checkpoint_id}: {clash}")
+            raise CheckpointConflict(f"checkpoint {begun.checkpoint_id}: {clash}")
         problems = [
             f"rank {rank}: {part.problem}" for rank, part in enumerate(parts) if part.problem
         ]
@@ -245,7 +242,7 @@ class CollectiveWriter:
         for rank, part in enumerate(parts):
             clash = _merge(metadata, msgspec.json.decode(part.metadata))
             if clash is not None:
-                raise _Clash(
+                raise CheckpointConflict(
                     f"checkpoint {begun.checkpoint_id}: rank {rank} gives another value for"
                     f" `{clash}` in the metadata than a rank before it; give the same value on all"
                     " ranks, or each its own key"

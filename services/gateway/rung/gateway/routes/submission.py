@@ -18,6 +18,7 @@ from rung import api
 from rung.api import ProblemItem
 from rung.config import ExperimentConfig
 from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
+from rung.config.errors import nearest
 from rung.config.policy import resolve
 from rung.config.problem import shortened
 from rung.config.run_config import run_config
@@ -522,23 +523,30 @@ def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
     """
     fields = config.expanded()
     missing = {
-        f"data.sources.{name}": f"is {shortened(place)}"
+        f"data.sources.{name}": ("is", place)
         for name, place in missing_sources(fields["data"] or {}, code).items()
     }
     script = missing_script(fields["entrypoint"], code)
     if script is not None:
-        missing["entrypoint"] = f"runs {shortened(script)}"
-    there = "no code was submitted" if code is None else "it is not among the code"
+        missing["entrypoint"] = ("runs", script)
     items = [
-        ProblemItem(
-            path=path,
-            message=f"{what}, but {there}; submit the folder that it lies in along with this file "
-            "(`rung submit FILE FOLDER`)",
-        )
-        for path, what in missing.items()
+        ProblemItem(path=path, message=f"{verb} {shortened(file)}, but {_lacking(file, code)}")
+        for path, (verb, file) in missing.items()
     ]
     if items:
         raise refused(items)
+
+
+def _lacking(path: str, code: CodeArchive | None) -> str:
+    """Return why a file is not there, and what to do."""
+    close = None if code is None else nearest(path, sorted(code.names))
+    if close is not None:
+        return f"it is not among the code; did you mean `{close}`?"
+    there = "no code was submitted" if code is None else "it is not among the code"
+    return (
+        f"{there}; submit the folder that it lies in along with this file"
+        " (`rung submit FILE FOLDER`)"
+    )
 
 
 def _store(store: ObjectStore, name: str, data: bytes) -> None:

@@ -298,7 +298,7 @@ def best_checkpoint(experiment: Experiment, item: Trial) -> tuple[Checkpoint | N
         value = _metrics(experiment, found.trial_id)[found.steps][metric]
         return (
             found,
-            f"the best that is left, of step {found.steps}, with {metric} {value}; {gone}",
+            f"the best that is left, of step {found.steps}, with {metric} {value:.6g}; {gone}",
         )
     found = min(stored[::-1], key=lambda each: nearness(each.steps, best))
     return found, f"the nearest, of step {found.steps}, where {metric} has no value; {gone}"
