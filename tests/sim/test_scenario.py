@@ -22,7 +22,7 @@ from rung.sim import run
 from rung.sim.clock import in_virtual_time
 from rung.sim.scenario import Outcome, Scenario, simulate
 from rung.sim.workload import METHODS, ORDER_FREE, calm, changed, limited, stormy
-from rung.sim.world import World
+from rung.sim.world import PARTITIONS, Faults, World
 
 SEEDS = int(os.environ.get("RUNG_SIM_SEEDS", "60"))
 PARTS = 4
@@ -64,6 +64,17 @@ def _simulated(scenario: Scenario, seed: int) -> Simulated:
         return Simulated(outcome, world.kills, history)
 
     return in_virtual_time(simulated())
+
+
+def test_keys_lie_in_all_partitions() -> None:
+    """A search, its pool and another pool are in different ones, which are folded apart."""
+
+    async def simulated() -> set[int]:
+        world = World(0, Faults())
+        await simulate(world, calm("single"))
+        return {it.partition for name in TOPICS for it in await world.records(name)}
+
+    assert in_virtual_time(simulated()) == set(range(PARTITIONS))
 
 
 @pytest.mark.sim

@@ -86,15 +86,20 @@ class Agent:
 
     async def run(self) -> None:
         """Carry out what the scheduler decides, until cancelled."""
-        position = await self._world.ledger.end(topic.PLACEMENTS, 0)
+        world, name = self._world, topic.PLACEMENTS
+        ends = [await world.ledger.end(name, it) for it in world.partitions(name)]
         self._join()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat())
-            effective = Counted()
-            async for records in self._world.follow(topic.PLACEMENTS, position):
-                for event in effective(records):
-                    if self._is_up:
-                        self._take(event.data)
+            for partition, end in enumerate(ends):
+                group.create_task(self._follow(partition, end))
+
+    async def _follow(self, partition: int, position: int) -> None:
+        effective = Counted()
+        async for records in self._world.follow(topic.PLACEMENTS, partition, position):
+            for event in effective(records):
+                if self._is_up:
+                    self._take(event.data)
 
     async def _beat(self) -> None:
         while True:

@@ -5,12 +5,12 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.state import State as CollectionState
 from rung.cli.operations.components import PROCESSORS
-from rung.events import Event, UndecodableEvent, encode, topic
+from rung.events import Event, UndecodableEvent, encode, partition_of, topic
 from rung.events.checkpoint import (
     CheckpointDeleted,
     CheckpointDeletionRequested,
@@ -88,12 +88,12 @@ async def _check_dead_letters(world: World, folder: Path) -> None:
     """Only what no release can decode is a dead letter, of the gateway; all of it is one."""
     dead = Counted()(await world.records(topic.DEADLETTER))
     assert not dead, f"dead letters: {dead}"
-    found: set[tuple[str, int]] = set()
+    found: set[tuple[str, int, int]] = set()
     for make in PROJECTIONS:
         with closing(sqlite3.connect(folder / f"{make().name}.db")) as db:
-            found |= {(it.topic, it.position) for it in rejected_of(db)}
+            found |= {(it.topic, it.partition, it.position) for it in rejected_of(db)}
     junk = [each for name in DECISIONS for each in await world.records(name) if is_junk(each)]
-    places = {(record.topic, record.position): record for record in junk}
+    places = {(record.topic, record.partition, record.position): record for record in junk}
     assert found <= places.keys(), f"dead letters: {sorted(found - places.keys())}"
     missing = [place for place in places.keys() - found if _is_of_no_type(places[place])]
     assert not missing, f"no dead letters: {sorted(missing)}"
@@ -109,25 +109,28 @@ def _is_of_no_type(record: Record) -> bool:
 
 async def _check_snapshot(world: World, processor: Processor[Any]) -> None:
     """A recovery has the state of a fold from the beginning; all keys go on."""
-    newest, whole = [
-        await _recovered(world, processor, from_snapshot=each) for each in (True, False)
-    ]
-    for key in dict.fromkeys(record.key for record in await world.records(processor.facts)):
-        known = whole.known(key)
-        assert known is None or known.stuck is None, f"{processor.name}: {key} stands still"
-        assert key not in whole.parked, f"{processor.name}: {key} is left alone"
-        found = newest.known(key)
-        assert found == known, f"{processor.name}: {key} differs from a fold from the beginning"
+    for partition in world.partitions(processor.facts):
+        newest, whole = [
+            await _recovered(world, processor, partition, from_snapshot=each)
+            for each in (True, False)
+        ]
+        facts = await world.records_of(processor.facts, partition)
+        for key in dict.fromkeys(record.key for record in facts):
+            known = whole.known(key)
+            assert known is None or known.stuck is None, f"{processor.name}: {key} stands still"
+            assert key not in whole.parked, f"{processor.name}: {key} is left alone"
+            same = newest.known(key) == known
+            assert same, f"{processor.name}: {key} differs from a fold from the beginning"
 
 
 async def _recovered(
-    world: World, processor: Processor[Any], *, from_snapshot: bool
+    world: World, processor: Processor[Any], partition: int, *, from_snapshot: bool
 ) -> PartitionFold[Any]:
-    fold = await recover(world.ledger, processor, 0, from_snapshot=from_snapshot)
-    await scan_decisions(world.ledger, processor, fold, 0)
+    fold = await recover(world.ledger, processor, partition, from_snapshot=from_snapshot)
+    await scan_decisions(world.ledger, processor, fold, partition)
     if fold.contradicted:
-        return await _recovered(world, processor, from_snapshot=False)
-    async for _ in refold(world.ledger, processor, fold, 0, until=EVERYTHING):
+        return await _recovered(world, processor, partition, from_snapshot=False)
+    async for _ in refold(world.ledger, processor, fold, partition, until=EVERYTHING):
         pass
     return fold
 
@@ -232,9 +235,10 @@ async def _check_tables(world: World, projection: Projection, folder: Path) -> N
         closing(sqlite3.connect(folder / f"{projection.name}.db")) as found,
         closing(await _folded(world, projection)) as fresh,
     ):
-        for name, (position, _) in positions_of(found, 0).items():
-            end = await world.ledger.end(name, 0)
-            assert position == end, f"{projection.name} folded {position} of {end} on {name}"
+        for partition in world.partitions(projection.facts):
+            for name, (position, _) in positions_of(found, partition).items():
+                end = await world.ledger.end(name, partition)
+                assert position == end, f"{projection.name} folded {position} of {end} on {name}"
         expected, actual = _tables(fresh), _tables(found)
         assert actual.keys() == expected.keys()
         for name, rows in expected.items():
@@ -247,14 +251,16 @@ async def _folded(
     """Return tables of the ledger folded at once, and of decisions that are to come."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     prepare(db, projection, world.ledger.id)
-    merge = Merge(projection, db, 0)
-    for name in projection.decisions:
-        merge.hold(await world.records(name))
-        merge.hold([record for record in more if record.topic == name])
-    rejected = merge.fold(await world.records(projection.facts)) + merge.fold_orphans()
-    for name in projection.streams:
-        rejected += merge.fold_stream(await world.records(name))
-    assert all(is_junk(it.record) for it in rejected), rejected
+    for partition in world.partitions(projection.facts):
+        merge = Merge(projection, db, partition)
+        for name in projection.decisions:
+            merge.hold(await world.records_of(name, partition))
+            merge.hold([it for it in more if (it.topic, it.partition) == (name, partition)])
+        facts = await world.records_of(projection.facts, partition)
+        rejected = merge.fold(facts) + merge.fold_orphans()
+        for name in projection.streams:
+            rejected += merge.fold_stream(await world.records_of(name, partition))
+        assert all(is_junk(it.record) for it in rejected), rejected
     return db
 
 
@@ -288,20 +294,23 @@ async def check_states(world: World) -> None:
         for (name,) in db.execute("SELECT id FROM experiments").fetchall():
             found = read_experiment(db, name, validations=None)
             assert found is not None, name
-            if name in searcher.stuck or name in collector.stuck:
+            search, collection = searcher.of(name), collector.of(name)
+            if name in search.stuck or name in collection.stuck:
                 continue
-            _check_experiment(found, searcher.state(name), collector.state(name))
+            _check_experiment(found, search.state(name), collection.state(name))
     await _check_directory(world)
     with closing(await _folded(world, PoolProjection(), placed)) as db:
         for pool in read_pools(db):
-            if pool.name in scheduler.stuck:
+            fold = scheduler.of(pool.name)
+            if pool.name in fold.stuck:
                 continue
-            _check_pool(pool, scheduler.state(pool.name))
+            _check_pool(pool, fold.state(pool.name))
 
 
 async def _check_directory(world: World) -> None:
     """A gateway, which folds decisions alone, has the directory of the processor."""
-    fold, decided = await _fold(world, DirectoryProcessor())
+    found, decided = await _fold(world, DirectoryProcessor())
+    fold = found.of(DIRECTORY)
     if fold.stuck:
         return
     directory = Directory()
@@ -314,21 +323,35 @@ async def _check_directory(world: World) -> None:
     assert administrators(expected), "no administrator is left"
 
 
-async def _fold(world: World, processor: Processor[S]) -> tuple[PartitionFold[S], list[Record]]:
+class _Folds(Generic[S]):
+    """The folds of a processor's partitions."""
+
+    def __init__(self, processor: Processor[S], partitions: int) -> None:
+        self.all = [PartitionFold(processor) for _ in range(partitions)]
+
+    def of(self, key: str) -> PartitionFold[S]:
+        """Return the one that a key is in."""
+        return self.all[partition_of(key, len(self.all))]
+
+
+async def _fold(world: World, processor: Processor[S]) -> tuple[_Folds[S], list[Record]]:
     """Fold a processor's topics; return also the decisions that are still to be appended."""
-    fold = PartitionFold(processor)
-    recorded = await world.records(processor.decisions)
-    rejected = fold.record(recorded)
-    new: list[Event] = []
-    for record in await world.records(processor.facts):
-        folded = fold.fold(record)
-        rejected += filter(None, [folded.rejected])
-        new += folded.new
-    assert all(is_junk(it.record) for it in rejected), rejected
-    return fold, [
-        Record(processor.decisions, 0, position, event.key, encode(event))
-        for position, event in enumerate(new, len(recorded))
-    ]
+    folds = _Folds(processor, len(world.partitions(processor.facts)))
+    decided: list[Record] = []
+    for partition, fold in enumerate(folds.all):
+        recorded = await world.records_of(processor.decisions, partition)
+        rejected = fold.record(recorded)
+        new: list[Event] = []
+        for record in await world.records_of(processor.facts, partition):
+            folded = fold.fold(record)
+            rejected += filter(None, [folded.rejected])
+            new += folded.new
+        assert all(is_junk(it.record) for it in rejected), rejected
+        decided += [
+            Record(processor.decisions, partition, position, event.key, encode(event))
+            for position, event in enumerate(new, len(recorded))
+        ]
+    return folds, decided
 
 
 def _check_experiment(

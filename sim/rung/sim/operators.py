@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from rung.cli.operations.components import PROCESSORS
-from rung.events import Event
+from rung.events import Event, partition_of
 from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.topic import FACTS_OF
 from rung.sim.poison import droppable_fact, is_droppable
 from rung.sim.process import Process
-from rung.sim.world import EVERYTHING, Counted, World
+from rung.sim.world import Counted, Reader, World
 
 _ORIGIN: Final = "gateway/operator"
 _ACTS_MS_MAX: Final = 1_000
@@ -41,7 +41,8 @@ class Operator:
         self._services = services
         self._experiment_id = experiment_id
         self._effective = Counted()
-        self._positions = dict.fromkeys((it.decisions for it in PROCESSORS), 0)
+        names = dict.fromkeys(it.decisions for it in PROCESSORS)
+        self._readers = {name: Reader(world.ledger, name) for name in names}
         self._open: dict[tuple[str, str], Event] = {}
         self._all: list[Event] = []
 
@@ -71,10 +72,8 @@ class Operator:
 
     async def _read(self) -> None:
         """Take note of what is rejected, and of what goes on."""
-        for name, position in self._positions.items():
-            records = await self._world.ledger.read(name, 0, position, EVERYTHING)
-            self._positions[name] += len(records)
-            for event in self._effective(records):
+        for name, reader in self._readers.items():
+            for event in self._effective(await reader.new()):
                 match event.data:
                     case FactRejected():
                         self._open[name, event.key] = event
@@ -88,13 +87,15 @@ class Operator:
         """Have a rejected fact retried, or dropped where that is harmless."""
         assert isinstance(rejection.data, FactRejected)
         name, position = FACTS_OF[rejection.data.topic], rejection.data.position
-        (record,) = await self._world.ledger.read(name, 0, position, 1)
+        ledger = self._world.ledger
+        partition = partition_of(rejection.key, ledger.partitions(name))
+        (record,) = await ledger.read(name, partition, position, 1)
         drops = is_droppable(record) and self._world.happens(_DROPS)
         request = (FactDropped if drops else FactRetried)(
             topic=name,
             key=rejection.key,
             reader=rejection.data.reader,
-            partition=0,
+            partition=partition,
             position=position,
             rejection=rejection.id,
         )

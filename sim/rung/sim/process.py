@@ -149,8 +149,8 @@ class _LinkToLedger:
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
-        assert partition == 0, partition
-        async for records in self._world.follow(topic, position, ms_max=self._latency_ms_max):
+        following = self._world.follow(topic, partition, position, ms_max=self._latency_ms_max)
+        async for records in following:
             self._part.check()
             yield records
 

@@ -35,7 +35,7 @@ from rung.sim.operators import Operator
 from rung.sim.poison import is_junk
 from rung.sim.process import Killed, processes
 from rung.sim.requests import AREA, ELSEWHERE, plan_changes, plan_directory, plan_pauses
-from rung.sim.world import EVERYTHING, Counted, Faults, World
+from rung.sim.world import Counted, Faults, Reader, World
 from rung.storage.checkpoint.manifest import MANIFEST
 
 EXPERIMENT: Final = "simulate"
@@ -174,21 +174,25 @@ async def ended(world: World, searches: int) -> int:
     Raises:
         AssertionError: they do not end.
     """
-    position, found, begun_ms = 0, 0, world.now_ms
-    effective = Counted()
+    found, begun_ms = 0, world.now_ms
+    searching, effective = Reader(world.ledger, topic.SEARCHES), Counted()
     while found < searches:
         await asyncio.sleep(_LOOK_S)
         assert world.now_ms - begun_ms < _MS_MAX, f"{found} of {searches} searches ended in time"
-        records = await world.ledger.read(topic.SEARCHES, 0, position, EVERYTHING)
-        position += len(records)
-        found += sum(isinstance(it.data, ExperimentEnded) for it in effective(records))
+        events = effective(await searching.new())
+        found += sum(isinstance(it.data, ExperimentEnded) for it in events)
     ended_ms = world.now_ms
     world.faults = Faults()
     before: list[int] | None = None
-    while before != (now := [await world.ledger.end(name, 0) for name in _COUNTED]):
+    while before != (now := await _ends(world)):
         before = now
         await asyncio.sleep(_REST_S)
     return ended_ms
+
+
+async def _ends(world: World) -> list[int]:
+    """Return where all partitions end."""
+    return [await world.ledger.end(name, it) for name in _COUNTED for it in world.partitions(name)]
 
 
 def _first(error: BaseException) -> BaseException:

@@ -22,6 +22,7 @@ from rung.sim.objects import MemoryStore
 from rung.sim.poison import FAULTY, MENDED, damaged, is_junk
 
 LATENCY_MS_MAX: Final = 20
+PARTITIONS: Final = 3
 EVERYTHING: Final = 1 << 30
 """More records than any topic has."""
 
@@ -70,6 +71,25 @@ class Counted(Effective):
         return [event for topic, event in events if self.is_new(topic, event)]
 
 
+class Reader:
+    """Reads what is new on a topic, of all its partitions."""
+
+    def __init__(self, ledger: MemoryLedger, topic: str) -> None:
+        """Begin at the start of a topic."""
+        self._ledger = ledger
+        self._topic = topic
+        self._positions = [0] * ledger.partitions(topic)
+
+    async def new(self) -> list[Record]:
+        """Return the records behind those of the last call."""
+        found: list[Record] = []
+        for partition, position in enumerate(self._positions):
+            records = await self._ledger.read(self._topic, partition, position, EVERYTHING)
+            self._positions[partition] += len(records)
+            found += records
+        return found
+
+
 class World:
     """Clock, ledger, objects and chance of one simulation, in a `VirtualLoop`.
 
@@ -78,7 +98,7 @@ class World:
     Attributes:
         seed: of all chance.
         random: the only source of chance.
-        ledger: what happened; each topic has one partition here.
+        ledger: what happened.
         objects: where checkpoints lie.
         kills: how often each process was killed.
         poison: how often a fact is poison, as long as releases have faults.
@@ -103,7 +123,7 @@ class World:
         """
         self.random = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
         self.faults = faults
-        self.ledger = ledger or MemoryLedger(partitions=1, ledger_id="sim")
+        self.ledger = ledger or MemoryLedger(partitions=PARTITIONS, ledger_id="sim")
         self.objects = objects or MemoryStore()
         self.kills: Counter[str] = Counter()
         self.poison: Final = faults.poison
@@ -137,27 +157,36 @@ class World:
         await asyncio.sleep(self.random.randint(1, ms_max) / 1_000)
 
     async def follow(
-        self, topic: str, position: int, *, ms_max: int = LATENCY_MS_MAX
+        self, topic: str, partition: int, position: int, *, ms_max: int = LATENCY_MS_MAX
     ) -> AsyncIterator[list[Record]]:
-        """Yield records of a topic for ever, some time after they were appended.
+        """Yield records of a partition for ever, some time after they were appended.
 
         Args:
-            topic: which one.
+            topic: whose.
+            partition: which one.
             position: of the first record.
             ms_max: how much later at most.
         """
-        async for newest in self.ledger.follow(topic, 0, position):
+        async for newest in self.ledger.follow(topic, partition, position):
             if newest[-1].position < position:
                 continue
             await self.latency(ms_max)
-            records = await self.ledger.read(topic, 0, position, EVERYTHING)
+            records = await self.ledger.read(topic, partition, position, EVERYTHING)
             position = records[-1].position + 1
             yield records
 
     async def records(self, topic: str) -> list[Record]:
-        """Return all records of a topic."""
-        start = await self.ledger.start(topic, 0)
-        return await self.ledger.read(topic, 0, start, EVERYTHING)
+        """Return all records of a topic, partition by partition."""
+        return [each for it in self.partitions(topic) for each in await self.records_of(topic, it)]
+
+    async def records_of(self, topic: str, partition: int) -> list[Record]:
+        """Return all records of a partition."""
+        start = await self.ledger.start(topic, partition)
+        return await self.ledger.read(topic, partition, start, EVERYTHING)
+
+    def partitions(self, topic: str) -> range:
+        """Return the partitions of a topic."""
+        return range(self.ledger.partitions(topic))
 
     def append(self, drafts: Iterable[Draft]) -> None:
         """Append at this moment, behind what was appended before."""
