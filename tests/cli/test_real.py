@@ -387,6 +387,7 @@ def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
     assert facts["concurrent"] == 16
     assert "rungs (batches)" in (shown := rung("preview", str(file))).out
     assert "at once      16 at most\n" in shown.out
+    assert "made-up metrics: the search itself may stop more trials, or fewer" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
     assert "Drawn with seed 0. A search has a seed of its own, unless the file gives" in shown.out
     assert re.search(r"hyperparameter +the same in all trials\n\w+ +\S+\n", shown.out)
@@ -394,5 +395,10 @@ def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
     unlimited = CONFIG["searcher"] | {"max_concurrent_trials": 0, "divisor": 4}
     file.write_text(yaml.safe_dump(CONFIG | {"searcher": unlimited}))
     assert "at once      4 at most\n" in rung("preview", str(file)).out
+    untimed = {"name": "random", "metric": "loss", "max_trials": 3}
+    file.write_text(yaml.safe_dump(CONFIG | {"searcher": untimed}))
+    assert "training  as long as the script does\n" in (shown := rung("preview", str(file)).out)
+    assert "takes" not in shown
+    assert rung("preview", str(file), "--json").json["units"] is None
     file.write_text("name: 5")
     assert rung("preview", str(file)).code == 2

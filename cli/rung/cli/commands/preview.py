@@ -56,8 +56,8 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
     smaller = config["searcher"]["smaller_is_better"]
     result = simulate(config, lambda index, _, time: _metric(index, time, smaller=smaller), slots)
     plan = next(item for item in result.decisions if isinstance(item, SearchPlanned))
-    longest = config["searcher"]["max_time"] or max(result.trained.values(), default=0)
-    full = longest * len(result.trained)
+    longest = config["searcher"]["max_time"]
+    full = None if longest is None else longest * len(result.trained)
     sampled = [item for item in result.decisions if isinstance(item, TrialRequested)][:_SAMPLES]
     lengths = Counter(result.trained.values())
     facts: dict[str, Any] = {
@@ -65,12 +65,12 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
         "time_metric": plan.time_metric,
         "brackets": plan.brackets,
         "trials": len(result.trained),
-        "trained": {number(length): lengths[length] for length in sorted(lengths)},
-        "units": result.units,
+        "trained": {number(length): lengths[length] for length in sorted(lengths) if longest},
+        "units": None if longest is None else result.units,
         "units_full": full,
         "concurrent": config["searcher"].get("max_concurrent_trials"),
         "slots": slots,
-        "elapsed": result.elapsed,
+        "elapsed": None if longest is None else result.elapsed,
         "seed": loaded.seed,
         "seed_given": loaded.settings.reproducibility.experiment_seed is not None,
         "samples": [{"trial": it.index, "hyperparameters": it.hparams} for it in sampled],
@@ -97,21 +97,31 @@ def _print(facts: dict[str, Any]) -> None:
             ("method", facts["method"]),
             ("trials", facts["trials"]),
             ("at once", f"{concurrent:,} at most" if concurrent else None),
-            ("training", lasting(units, unit)),
-            ("all in full", lasting(full, unit)),
-            ("so it does", share(units / full if full else 1.0)),
-            ("takes", f"{lasting(facts['elapsed'], unit)} on {counted(facts['slots'], 'slot')}"),
+            *(_costs(facts) if full is not None else [("training", "as long as the script does")]),
         ]
     )
+    if full is not None and units < full:
+        click.echo("With made-up metrics: the search itself may stop more trials, or fewer.")
     click.echo()
     print_table(
         ["bracket", "trials", f"rungs ({unit})"],
         [(it.bracket, it.trials, " ".join(map(str, it.lengths))) for it in facts["brackets"]],
         right=["bracket", "trials"],
     )
-    click.echo()
-    columns = [f"{unit} trained", "trials"]
-    print_table(columns, facts["trained"].items(), right=columns)
+    if facts["trained"]:
+        click.echo()
+        columns = [f"{unit} trained", "trials"]
+        print_table(columns, facts["trained"].items(), right=columns)
+
+
+def _costs(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    unit, units, full = facts["time_metric"], facts["units"], facts["units_full"]
+    return [
+        ("training", lasting(units, unit)),
+        ("all in full", lasting(full, unit)),
+        ("so it does", share(units / full if full else 1.0)),
+        ("takes", f"{lasting(facts['elapsed'], unit)} on {counted(facts['slots'], 'slot')}"),
+    ]
 
 
 def _print_samples(facts: dict[str, Any], space: Sequence[Leaf]) -> None:
