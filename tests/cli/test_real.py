@@ -397,8 +397,8 @@ def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
     assert "at once      4 at most\n" in rung("preview", str(file)).out
     untimed = {"name": "random", "metric": "loss", "max_trials": 3}
     file.write_text(yaml.safe_dump(CONFIG | {"searcher": untimed}))
-    assert "training  as long as the script does\n" in (shown := rung("preview", str(file)).out)
-    assert "takes" not in shown
+    assert "training  as long as the script does\n" in (text := rung("preview", str(file)).out)
+    assert "takes" not in text
     assert rung("preview", str(file), "--json").json["units"] is None
     file.write_text("name: 5")
     assert rung("preview", str(file)).code == 2

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rung.core import DistributedContext
-from rung.training.seams import AddOn
+from rung.training.introspection.seams import AddOn
 from support.framework_trials import needs
 from support.ranked import on_agents, ranked
 from support.seams import assert_bounded, assert_refused_without_each

@@ -66,6 +66,7 @@ def _simulated(scenario: Scenario, seed: int) -> Simulated:
     return in_virtual_time(simulated())
 
 
+@pytest.mark.sim
 def test_keys_lie_in_all_partitions() -> None:
     """A search, its pool and another pool are in different ones, which are folded apart."""
 

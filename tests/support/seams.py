@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rung.training.seams import AddOn, Kind, Seam, SeamMissing
+from rung.training.introspection.seams import AddOn, Kind, Seam, SeamMissing
 
 
 def remove(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:

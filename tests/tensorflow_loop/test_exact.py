@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from rung.training.seams import AddOn
+from rung.training.introspection.seams import AddOn
 from support.framework_trials import needs
 from support.seams import assert_bounded, assert_refused_without_each
 

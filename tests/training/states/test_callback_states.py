@@ -347,6 +347,29 @@ def test_what_functions_refer_to_is_kept(tmp_path: Path) -> None:
     assert found() == kept()
 
 
+def test_arrays_among_the_arguments_of_a_partial_are_filled(tmp_path: Path) -> None:
+    """They cannot be replaced; of another shape they are refused by name."""
+
+    def count(seen: np.ndarray, means: torch.Tensor) -> None:
+        seen += 1
+        means.mul_(2)
+
+    def callback(shape: int) -> SimpleNamespace:
+        arguments = np.zeros(shape), torch.ones(2, 2)
+        return SimpleNamespace(each=functools.partial(count, *arguments))
+
+    before, after, other = callback(3), callback(3), callback(4)
+    states, read, refused = states_of(before), states_of(after), states_of(other)
+    before.each()
+    states.write(tmp_path / FILE)
+    seen, means = after.each.args
+    read.read(tmp_path / FILE)
+    assert (after.each.args[0] is seen, seen.tolist()) == (True, [1, 1, 1])
+    assert (after.each.args[1] is means, means.tolist()) == (True, [[2, 2], [2, 2]])
+    with pytest.raises(NotResumable, match=r"cannot set each\.args\[0\]"):
+        refused.read(tmp_path / FILE)
+
+
 def test_what_no_function_refers_to_any_more_is_refused(tmp_path: Path) -> None:
     """The script is another one, which would train another thing."""
     before, _ = functions(loop := object())

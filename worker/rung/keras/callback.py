@@ -27,8 +27,8 @@ from rung.keras.layer_settings import LayerSettings
 from rung.training import batch_size as batch_sizes
 from rung.training import rng
 from rung.training.errors import NotResumable
+from rung.training.introspection.seams import exact
 from rung.training.progress import ProgressTracker, begin_training
-from rung.training.seams import exact
 from rung.training.states import callback_states
 from rung.training.states.callback_states import CallbackStates
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from rung.training.errors import NotResumable
-from rung.training.states.script_code import library_names
+from rung.training.introspection.library_code import library_names
 from rung.training.states.state_tree import Lost, Node, Resource, Writer
 
 _NO_SETTING: Final = frozenset(

@@ -9,7 +9,7 @@ import keras
 from rung import core
 from rung.keras import determinism
 from rung.keras.collectives import exchange_of, part_with
-from rung.training.seams import exact
+from rung.training.introspection.seams import exact
 from rung.training.setup import InitArguments, seeded_run
 
 

@@ -46,8 +46,8 @@ from rung.torch.determinism import is_kept
 from rung.training import rng
 from rung.training.averages import TrainingAverages, merged
 from rung.training.errors import NotResumable
+from rung.training.introspection.seams import exact
 from rung.training.progress import ProgressTracker, begin_training
-from rung.training.seams import exact
 from rung.training.states import callback_states, rank_states
 from rung.training.states.callback_states import CallbackStates
 

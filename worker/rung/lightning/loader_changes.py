@@ -9,16 +9,13 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader
 
 from rung.torch.checkpoint.changes import copied
 from rung.torch.checkpoint.object_changes import ObjectChanges
-from rung.torch.checkpoint.reachable import ITEMS_MAX, is_walked
-from rung.training.states.script_code import encloses, is_of_script
-
-_ITEMS: Final = (list, tuple, dict, Tensor)
-"""Data sets that are nothing but their items."""
+from rung.torch.checkpoint.reachable import ITEMS_MAX, is_items_only, is_walked
+from rung.training.introspection.script_code import encloses, is_of_script
 
 
 class LoaderChanges:
@@ -99,7 +96,7 @@ def of_validation(place: str, loader: Any) -> Iterator[tuple[str, Any]]:
         if is_walked(loader):
             yield place, loader
         return
-    if not isinstance(loader.dataset, _ITEMS):
+    if not is_items_only(loader.dataset):
         yield f"{place}.dataset", loader.dataset
     for name in ("sampler", "batch_sampler"):
         sampler = getattr(loader, name, None)

@@ -21,7 +21,7 @@ from rung.core import RanksApart
 from rung.core.ipc import environment
 from rung.training.distributed_config import distributed_config
 from rung.training.errors import NotJoined
-from rung.training.seams import exact
+from rung.training.introspection.seams import exact
 
 PATIENCE_MS: Final = 600_000
 """How long a process may be silent, or late. That one died is for the agent to see, which kills

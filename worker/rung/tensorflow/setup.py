@@ -10,7 +10,7 @@ import tensorflow as tf
 from rung import core
 from rung.tensorflow import determinism
 from rung.tensorflow.ranks import joined
-from rung.training.seams import exact
+from rung.training.introspection.seams import exact
 from rung.training.setup import InitArguments, seeded_run
 
 _WORD: Final = 0xFFFFFFFF

@@ -27,7 +27,7 @@ from rung.tensorflow.setup import shared_seeds
 from rung.tensorflow.training_data import source_of
 from rung.training import ProgressTracker, rng
 from rung.training.errors import NotResumable
-from rung.training.seams import exact
+from rung.training.introspection.seams import exact
 from rung.training.states import rank_states
 
 

@@ -33,8 +33,8 @@ from rung.torch.checkpoint import model_changes
 from rung.torch.checkpoint.model_changes import ModelChanges
 from rung.training.batch_size import BatchSize, Given, batch_size
 from rung.training.errors import NotResumable
+from rung.training.introspection.seams import exact
 from rung.training.progress import ProgressTracker, begin_training
-from rung.training.seams import exact
 from rung.training.states import callback_states, rank_states
 from rung.training.states.callback_states import CallbackStates
 from rung.transformers import exportable_states

@@ -11,8 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rung.torch.checkpoint.attribute_value import fingerprint
-from rung.torch.checkpoint.changes import copied
+from rung.torch.checkpoint.changes import copied, fingerprints
 from rung.torch.checkpoint.object_changes import ObjectChanges, refuse
 
 
@@ -81,11 +80,7 @@ class StreamChanges(ObjectChanges):
     def _now(self) -> dict[str, str]:
         """Return texts that differ for different values, by the places of what has changed."""
         found = self.compared()
-        return found.lost | {f"{it['owner']}.{it['key']}": _text(it) for it in found.entries}
-
-
-def _text(entry: Mapping[str, Any]) -> str:
-    return fingerprint(dict(entry))
+        return found.lost | fingerprints(found.entries)
 
 
 def _different(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:

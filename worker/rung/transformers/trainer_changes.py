@@ -14,24 +14,20 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from rung import core
-from rung.torch.checkpoint.attribute_value import fingerprint
-from rung.torch.checkpoint.changes import copied
+from rung.torch.checkpoint.changes import copied, fingerprints
 from rung.torch.checkpoint.object_changes import DataChanges, ObjectChanges, demand_same, refuse
 from rung.torch.checkpoint.own_generators import OwnGenerators
-from rung.torch.checkpoint.reachable import is_below
-from rung.training.states.script_code import library_names
+from rung.torch.checkpoint.reachable import is_below, is_items_only
+from rung.training.introspection.library_code import library_names
 from rung.transformers.stream_changes import StreamChanges
 
 LOOKED_AT: Final = ("compute_loss_func", "data_collator", "eval_dataset", "label_smoother")
 """What a trainer was given, and is looked at."""
 _LIBRARY: Final = frozenset({"transformers"})
 _COLLATOR: Final = "trainer.data_collator"
-_ITEMS: Final = (list, tuple, dict, Tensor)
-"""Data sets that are nothing but their items."""
 _BY_ITSELF: Final = frozenset({"deprecation_warnings"})
 """An attribute in which tokenizers note that they have warned."""
 
@@ -79,7 +75,7 @@ class TrainerChanges:
         )
         """Those of the model, the loss and validation data, which draw where the loop does."""
         ahead = {type(data).__name__: data, _COLLATOR: collator}
-        self.generators.begin({n: it for n, it in ahead.items() if not isinstance(it, _ITEMS)})
+        self.generators.begin({n: it for n, it in ahead.items() if not is_items_only(it)})
         self._begins = False
         self._at_start: list[Mapping[str, Any]] = []
         """What had changed in the trainer when the epoch began."""
@@ -175,18 +171,13 @@ def _changed_collator(
     before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
 ) -> list[str]:
     """Return sentences about what has changed in the collator since the epoch began."""
-    then, texts = _texts(before), _texts(now)
+    then, texts = fingerprints(before), fingerprints(now)
     return [
         f"{place} has changed within an epoch, whose batches are collated ahead: change it as an"
-        " epoch begins; what can be made again may have `cache` in its name"
+        " epoch begins; what can be rebuilt may have `cache` in its name"
         for place in sorted({*then, *texts})
         if is_below(place, [_COLLATOR]) and then.get(place) != texts.get(place)
     ]
-
-
-def _texts(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a text for each entry that differs for different values, by its place."""
-    return {f"{it['owner']}.{it['key']}": fingerprint(dict(it)) for it in entries}
 
 
 def _parts_of(trainer: Any) -> dict[str, list[Any]]:

@@ -14,8 +14,8 @@ from rung.keras.exact.data_position import Answer, Arrive, Feed, TensorFlowFeed
 from rung.keras.exact.dataset_hooks import DatasetHooks
 from rung.keras.exact.steps_per_epoch import refuse_pieces
 from rung.training.errors import NotResumable
+from rung.training.introspection.library_code import codes_of
 from rung.training.rng import isolated
-from rung.training.seams import codes_of
 from rung.training.seeds import Domain, derive
 
 _OUTSIDE: Final = (

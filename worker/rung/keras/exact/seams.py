@@ -2,7 +2,7 @@
 
 import keras
 
-from rung.training.seams import AddOn, Kind, Seam
+from rung.training.introspection.seams import AddOn, Kind, Seam
 
 _PLACE = "a run that resumes does not find its place in the training data"
 _HOOKS = "callbacks act again on batches that were trained before, and their states are lost"

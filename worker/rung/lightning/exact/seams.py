@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rung.training.seams import AddOn, Kind, Seam
+from rung.training.introspection.seams import AddOn, Kind, Seam
 
 _FIT: Final = "lightning.pytorch.loops.fit_loop:_FitLoop"
 _EPOCH: Final = "lightning.pytorch.loops.training_epoch_loop:_TrainingEpochLoop"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rung.training.seams import AddOn, Kind, Seam
+from rung.training.introspection.seams import AddOn, Kind, Seam
 
 _EAGER: Final = "tensorflow.python.eager.context"
 _PLACE: Final = "a run that resumes trains on other batches than one that was never interrupted"

@@ -6,7 +6,7 @@ before. It is set again only where the origin is the same.
 
 import functools
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -30,7 +30,7 @@ from rung.torch.checkpoint.reachable import (
     place_of,
 )
 from rung.training.errors import NotResumable
-from rung.training.states.script_code import cells_of, is_of_script
+from rung.training.introspection.script_code import cells_of, is_of_script
 from rung.training.states.state_tree import found_by_name, name_of, put_attribute, slots
 
 FILE: Final = "untracked.pt"
@@ -161,6 +161,11 @@ class Changes:
 def copied(entry: dict[str, Any]) -> dict[str, Any]:
     """Return an entry that training does not change."""
     return entry | {"tensor": entry["tensor"].clone()} if "tensor" in entry else entry
+
+
+def fingerprints(entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return a text for each entry, by its place, that differs for different values."""
+    return {f"{it['owner']}.{it['key']}": fingerprint(dict(it)) for it in entries}
 
 
 class _Unkept(Exception):

@@ -5,21 +5,17 @@ loop of another framework, the module that makes it, a trainer's own attributes.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import structlog
 import torch
 from torch import nn
 
-from rung.torch.checkpoint.attribute_value import fingerprint
-from rung.torch.checkpoint.changes import Changes, Found, copied
-from rung.torch.checkpoint.reachable import World
+from rung.torch.checkpoint.changes import Changes, Found, copied, fingerprints
+from rung.torch.checkpoint.reachable import World, is_items_only
 from rung.torch.checkpoint.structure import tensors_of
 from rung.torch.determinism import is_kept
 from rung.training.errors import NotResumable
-
-_ITEMS: Final = (list, tuple, dict, torch.Tensor)
-"""Data sets that are nothing but their items."""
 
 _log = structlog.get_logger("rung")
 
@@ -113,7 +109,7 @@ class DataChanges(ObjectChanges):
             model: that is trained.
             told: whether the loop stores what the `state_dict` of a data set returns.
         """
-        tells = isinstance(data, _ITEMS) or (told and is_kept(data))
+        tells = is_items_only(data) or (told and is_kept(data))
         super().__init__({} if tells else {type(data).__name__: data}, aside, model=model)
         self.at_start: list[dict[str, Any]] = []
         """What had changed when the epoch began."""
@@ -128,19 +124,14 @@ class DataChanges(ObjectChanges):
         Args:
             now: what `capture` has just returned.
         """
-        before = {(it["owner"], it["key"]): _text(it) for it in self.at_start}
+        before = fingerprints(self.at_start)
         return [
-            f"{it['owner']}.{it['key']} of the data set has changed within an epoch, whose batches"
-            " are fetched ahead: change it as an epoch begins; what can be made again may have"
-            " `cache` in its name"
-            for it in now
-            if before.get((it["owner"], it["key"])) != _text(it)
+            f"{place} of the data set has changed within an epoch, whose batches are fetched"
+            " ahead: change it as an epoch begins; what can be rebuilt may have `cache` in its"
+            " name"
+            for place, text in fingerprints(now).items()
+            if before.get(place) != text
         ]
-
-
-def _text(entry: Mapping[str, Any]) -> str:
-    """Return a text that differs for different values."""
-    return "; ".join(f"{name} {fingerprint(value)}" for name, value in sorted(entry.items()))
 
 
 def demand_same(made: Mapping[str, Sequence[Any]], now: Mapping[str, Sequence[Any]]) -> None:

@@ -37,7 +37,12 @@ from rung.torch.callback import Callback
 from rung.torch.checkpoint.sharded_tensors import is_shard
 from rung.torch.metrics.reducers import MetricReducer
 from rung.torch.pytree import is_strided, tensors_in
-from rung.training.states.script_code import enclosed_by, encloses, is_installed, is_of_script
+from rung.training.introspection.script_code import (
+    enclosed_by,
+    encloses,
+    is_installed,
+    is_of_script,
+)
 from rung.training.states.state_tree import (
     STANDARD,
     attributes,
@@ -338,6 +343,11 @@ def _entries_of_module(module: nn.Module) -> Iterator[tuple[str, Any]]:
 def is_cache(key: Any) -> bool:
     """Return whether an attribute's name says that it can be rebuilt."""
     return isinstance(key, str) and "cache" in key.lower()
+
+
+def is_items_only(data: Any) -> bool:
+    """Return whether a data set is nothing but its items, and has no state beside them."""
+    return isinstance(data, (*_ENTRIES, torch.Tensor))
 
 
 def is_walked(thing: Any) -> bool:

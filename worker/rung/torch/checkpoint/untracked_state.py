@@ -18,7 +18,7 @@ checkpoint.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import structlog
 import torch
@@ -28,14 +28,11 @@ from torch.utils.data import IterableDataset
 from rung.torch.callback import Callback
 from rung.torch.checkpoint.changes import Changes, copied
 from rung.torch.checkpoint.completeness import IncompleteCheckpoint, demand_still_complete
-from rung.torch.checkpoint.reachable import World, is_below
+from rung.torch.checkpoint.reachable import World, is_below, is_items_only
 from rung.torch.checkpoint.state import Captured, Parts
 from rung.torch.checkpoint.structure import Structure, tensors_of
 from rung.torch.determinism import is_kept
 from rung.torch.pytree import tensors_in
-
-_ITEMS: Final = (list, tuple, dict, torch.Tensor)
-"""Data sets that are nothing but their items."""
 
 _log = structlog.get_logger("rung")
 
@@ -52,7 +49,7 @@ class UntrackedState:
             samplers: whose changes are part of the position in the data.
         """
         self._parts = parts
-        tells = isinstance(data, _ITEMS) or is_kept(data)
+        tells = is_items_only(data) or is_kept(data)
         self._data: dict[str, Any] = {} if tells else {type(data).__name__: data}
         self._dataset = data
         self._samplers = samplers

@@ -27,7 +27,7 @@ import numpy as np
 import structlog
 
 from rung.training.errors import NotResumable
-from rung.training.states.function_parts import UNASSIGNED, Part, parts_of
+from rung.training.introspection.function_parts import UNASSIGNED, Part, parts_of
 from rung.training.states.state_tree import (
     Lost,
     Node,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rung.training.seams import AddOn, Kind, Seam
+from rung.training.introspection.seams import AddOn, Kind, Seam
 
 _TRAINER: Final = "transformers.trainer:Trainer"
 _LOSSES: Final = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rung.training.seams import AddOn, Kind, Seam, SeamMissing, exact
+from rung.training.introspection.seams import AddOn, Kind, Seam, SeamMissing, exact
 from support.seams import assert_refused_without_each
 
 

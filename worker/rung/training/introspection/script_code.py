@@ -1,13 +1,9 @@
-"""Script code: which modules, functions and attributes are a script's own, not a library's."""
+"""Script code: which modules and functions are a script's own, not a library's."""
 
-import functools
-import inspect
 import sys
 import types
-from collections.abc import Hashable, Iterator
-from typing import Any, cast
-
-from rung.training.seams import codes_of
+from collections.abc import Iterator
+from typing import Any
 
 
 def is_of_script(module: str) -> bool:
@@ -43,28 +39,3 @@ def enclosed_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # nothing is assigned yet
             continue
-
-
-def library_names(kind: type, libraries: frozenset[str]) -> frozenset[str]:
-    """Return the names to which those methods and properties refer that a class has of libraries.
-
-    Args:
-        kind: a class.
-        libraries: names of top-level packages.
-    """
-    return _library_names(cast("Hashable", kind), libraries)
-
-
-@functools.cache
-def _library_names(kind: Hashable, libraries: frozenset[str]) -> frozenset[str]:
-    assert isinstance(kind, type)
-    found: set[str] = set()
-    for each in kind.__mro__:
-        if each.__module__.partition(".")[0] in libraries:
-            for member in vars(each).values():
-                function = getattr(member, "fget", getattr(member, "__func__", member))
-                function = inspect.unwrap(function) if callable(function) else function
-                if isinstance(function, types.FunctionType):
-                    for code in codes_of(function):
-                        found.update(code.co_names)
-    return frozenset(found)

@@ -11,8 +11,10 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+
 from rung.training.errors import NotResumable
-from rung.training.states.script_code import cells_of, enclosed_by, encloses, is_of_script
+from rung.training.introspection.script_code import cells_of, enclosed_by, encloses, is_of_script
 
 UNASSIGNED: Final = object()
 """The value of a variable that is not assigned yet."""
@@ -45,16 +47,16 @@ def parts_of(place: str, thing: Any, above: tuple[int, ...] = ()) -> Iterator[Pa
 def _own_parts(place: str, thing: Any) -> Iterator[Part]:
     match thing:
         case functools.partial():
-            yield Part(f"{place}.func", thing.func, _fixed(f"{place}.func"))
+            yield Part(f"{place}.func", thing.func, _fixed(f"{place}.func", thing.func))
             for index, each in enumerate(thing.args):
                 own = f"{place}.args[{index}]"
-                yield Part(own, each, _fixed(own))
+                yield Part(own, each, _fixed(own, each))
             for name, each in thing.keywords.items():
                 put = functools.partial(operator.setitem, thing.keywords, name)
                 yield Part(f"{place}.{name}", each, put)
         case types.MethodType() if is_of_script(type(thing.__self__).__module__):
             own = f"{place}.__self__"
-            yield Part(own, thing.__self__, _fixed(own))
+            yield Part(own, thing.__self__, _fixed(own, thing.__self__))
         case types.FunctionType() if encloses(thing):
             values = dict(enclosed_by(thing))
             for name, cell in cells_of(thing).items():
@@ -64,13 +66,24 @@ def _own_parts(place: str, thing: Any) -> Iterator[Part]:
             pass
 
 
-def _fixed(place: str) -> Callable[[Any], None]:
-    """Return what refuses to set a value in place of another."""
+def _fixed(place: str, current: Any) -> Callable[[Any], None]:
+    """Return what gives an array or a tensor the content of another one, as it cannot be replaced.
 
-    def refuse(_value: Any) -> None:
-        raise NotResumable(
-            f"a run that resumes cannot set {place} to another value: keep it in an attribute of"
-            " an object, or in a list or dict"
-        )
+    It raises NotResumable for all else.
+    """
 
-    return refuse
+    def fill(value: Any) -> None:
+        content = current.detach() if hasattr(current, "detach") else current
+        is_array = isinstance(content, np.ndarray) or content is not current
+        if not is_array or type(value) is not type(content) or _form(value) != _form(content):
+            raise NotResumable(
+                f"a run that resumes cannot set {place} to another value: keep it in an attribute"
+                " of an object, or in a list or dict"
+            )
+        content[...] = value
+
+    return fill
+
+
+def _form(array: Any) -> tuple[Any, Any]:
+    return array.shape, array.dtype

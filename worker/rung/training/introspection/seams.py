@@ -7,14 +7,13 @@ without effect; code that assigns to it would then train differently without an 
 
 import importlib
 import inspect
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from types import CodeType
 from typing import Any, Final
 
 from rung import core
 from rung.events import RungError
+from rung.training.introspection.library_code import codes_of
 
 _RELEASE: Final = 2
 """How many parts of a version are compared: patch releases keep private names."""
@@ -137,15 +136,6 @@ def exact(run: core.Context) -> bool:
     """Return whether a run is to resume exactly, as the experiment file says; it is by default."""
     section = run.info.trial.config.get("reproducibility") or {}
     return bool(section.get("exact", True))
-
-
-def codes_of(function: Any) -> Iterator[CodeType]:
-    """Yield the code of a function, without decorators, and of functions defined within it."""
-    function = function.fget if isinstance(function, property) else function
-    found = [inspect.unwrap(function).__code__]
-    for code in found:
-        yield code
-        found.extend(each for each in code.co_consts if isinstance(each, CodeType))
 
 
 def _required(function: Any) -> set[str]:
