@@ -53,11 +53,15 @@ from rung.storage import checkpoint_prefix
 
 _QUERIES: Final = {
     # Their numbers depend on what was flushed together; their order in an experiment does not.
-    "checkpoints": "SELECT experiment, id, body FROM checkpoints ORDER BY experiment, number",
+    "checkpoints": "SELECT experiments.id, checkpoints.id, checkpoints.body FROM checkpoints"
+    " JOIN experiments ON experiments.number = experiment"
+    " ORDER BY experiments.id, checkpoints.number",
     # A state that all trials left says no more than one that none ever was in.
     "trial_counts": "SELECT * FROM trial_counts WHERE trials > 0 ORDER BY state",
 }
 """How tables are read of which not all is fixed by the ledger."""
+_NUMBERED: Final = {"experiments", "moves"}
+"""Tables whose numbers are those of a replica: it gives them in the order of its partitions."""
 _Tables = dict[str, list[tuple[Any, ...]]]
 
 
@@ -276,9 +280,21 @@ def _tables(db: sqlite3.Connection) -> _Tables:
     return {
         name: list(db.execute(_QUERIES[name]))
         if name in _QUERIES
-        else sorted(db.execute(f"SELECT * FROM {name}"), key=repr)  # noqa: S608 - from the schema
+        else sorted(db.execute(_query(db, name)), key=repr)
         for name in names
     }
+
+
+def _query(db: sqlite3.Connection, table: str) -> str:
+    """Return what reads a table, with the ids of experiments in place of their numbers."""
+    columns = [
+        "(SELECT id FROM experiments AS it WHERE it.number = experiment)"
+        if (column, kind) == ("experiment", "INTEGER")
+        else column
+        for _, column, kind, *_ in db.execute(f"PRAGMA table_info({table})")
+        if column != "number" or table not in _NUMBERED
+    ]
+    return f"SELECT {', '.join(columns)} FROM {table}"  # noqa: S608 - from the schema
 
 
 async def check_states(world: World) -> None:
