@@ -142,6 +142,34 @@ def test_curves(server: Scripted, handle: ExperimentHandle) -> None:
     assert svg.count("<circle") == 2  # one point is finite: of the trial, and as the best's
 
 
+def test_a_metric_is_found_in_its_group(server: Scripted, handle: ExperimentHandle) -> None:
+    """The first group that has it; a name that no trial has reported is an error."""
+    names = [
+        {"kind": "system", "name": "cpu_percent"},
+        {"kind": "validation", "name": "accuracy"},
+        {"kind": "mine", "name": "accuracy"},
+    ]
+    base = {"experiment_id": "k3v9x2ab", "name": "accuracy", "names": names}
+    path = "/experiments/k3v9x2ab/metrics"
+    curves = {"k3v9x2ab.0": [[3, 0.5, 7]]}
+
+    def answers() -> None:
+        server.on(
+            path,
+            json_answer(base | {"kind": "training", "curves": {}}),
+            json_answer(base | {"kind": "validation", "curves": curves}),
+        )
+
+    answers()
+    assert handle.curves("accuracy")["accuracy"].tolist() == [0.5]
+    answers()
+    assert handle.plot("accuracy").svg.count("<circle") == 2
+    for call in (lambda: handle.curves("acuracy"), lambda: handle.plot("x", kind="training")):
+        server.on(path, json_answer(base | {"kind": "training", "curves": {}}))
+        with pytest.raises(NotFound, match=r"has reported .*: accuracy \(validation"):
+            call()
+
+
 def test_system_metrics_are_drawn_over_seconds(server: Scripted, handle: ExperimentHandle) -> None:
     """Their steps are times, so curves begin at 0."""
     at = 1_700_000_000
@@ -198,7 +226,7 @@ def test_waiting_for_a_failure_raises_the_traceback(
     """That of the first trial that failed, with what follows it; or it is not raised."""
     trials = [
         recorded_answers.trial(0),
-        recorded_answers.trial(1, "errored", best=None, message="exit code 1"),
+        recorded_answers.trial(1, "errored", best=None, reason="failed once: exit code 1"),
     ]
     errored = recorded_answers.experiment(
         "errored", config=CONFIG, trials=trials, best=None, reason="1 errored"
@@ -339,6 +367,8 @@ def test_pictures(server: Scripted, handle: ExperimentHandle, tmp_path: Path) ->
     assert ">0.01<" in lines.svg  # a logarithmic axis
     lines.save(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text() == lines.svg
+    found = {"experiment_id": "k3v9x2ab", "kind": "training", "name": "x<y", "names": []}
+    server.on("/experiments/k3v9x2ab/metrics", json_answer(found | {"curves": {}}))
     assert "no x&lt;y was reported" in handle.plot("x<y").svg
 
 

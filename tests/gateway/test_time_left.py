@@ -7,6 +7,7 @@ together: they are judged over six seeds, and over the methods.
 `benchmarks/search/time_left.py` measures real ones.
 """
 
+import heapq
 import statistics
 from typing import Any, NamedTuple
 
@@ -60,7 +61,9 @@ def _estimates(
     async def simulated() -> tuple[list[Record], list[Record]]:
         world = World(seed, Faults())
         await simulate(world, Scenario(config=config, agents=(2, 2), owners=owners))
-        return await world.records(topic.EXPERIMENTS), await world.records(topic.SEARCHES)
+        name = topic.EXPERIMENTS
+        parts = [await world.records_of(name, it) for it in world.partitions(name)]
+        return [*heapq.merge(*parts, key=_time_of)], await world.records(topic.SEARCHES)
 
     facts, decisions = in_virtual_time(simulated())
     answers: dict[tuple[str, int], list[Record]] = {}
@@ -78,7 +81,7 @@ def _estimates(
             evolve(states.setdefault(record.key, Experiment(record.key)), event)
             if isinstance(event.data, ExperimentEnded):
                 ended[record.key] = seconds_of(event.time) or 0.0
-        now = seconds_of(decode(record.value).time) or 0.0
+        now = _time_of(record)
         if now < asked + EVERY_S:
             continue
         asked = now
@@ -90,6 +93,10 @@ def _estimates(
             estimate = Estimate(now, left.get(state.id), progress_of(state).fraction)
             found.setdefault(state.id, []).append(estimate)
     return found, ended
+
+
+def _time_of(record: Record) -> float:
+    return seconds_of(decode(record.value).time) or 0.0
 
 
 def _ratios(name: str, owners: tuple[str, ...], seeds: range) -> list[float]:

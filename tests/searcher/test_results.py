@@ -6,7 +6,7 @@ import pytest
 
 from rung.events import Payload
 from rung.events.experiment import ExperimentEnded
-from rung.events.trial import MetricValue, TrialClosed
+from rung.events.trial import FAULTS_OF_CODE, MetricValue, TrialClosed
 from support.searcher.scenario import EXPERIMENT, Scenario, config
 
 
@@ -163,7 +163,7 @@ def test_part_of_a_search_may_fail() -> None:
     )
 
 
-@pytest.mark.parametrize("fault", ["SyntaxError", "rung.core.errors.MetricMissing"])
+@pytest.mark.parametrize("fault", sorted(FAULTS_OF_CODE))
 def test_a_fault_of_the_code_itself_is_not_tried_again(fault: str) -> None:
     """Others are."""
     scenario = search("single", max_restarts=5)

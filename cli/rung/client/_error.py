@@ -145,7 +145,7 @@ async def failure_of(client: "AsyncClient", experiment: Experiment) -> Experimen
     if failed is not None:
         page = await client.logs(failed.id, order="newest", limit=_LINES)
         lines = [line.text for line in reversed(page.items) if line.stream == "stderr"]
-        text = last_traceback(lines) or failed.message or failed.reason or ""
+        text = last_traceback(lines) or failed.reason or failed.message or ""
     return ExperimentFailed(experiment, text)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 import msgspec
 
 from rung import api
-from rung.client._error import ClientError, Conflict
+from rung.client._error import ClientError, Conflict, NotFound
 from rung.client._inputs import Code, encoded
 from rung.client._plot import Plot, curves, history
 from rung.client._table import flat, table, trial_rows, validation_rows
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 Note = Callable[[api.Experiment], None]
 
 _LOG_LINES: Final = 1000
+_POINTS: Final = 200
+"""How many of each trial are drawn."""
+_KINDS: Final = ("training", "validation", "system")
+"""Groups of metrics, in the order in which one is looked for; those of scripts come last."""
 _TOP: Final = 5
 """How many trials a notebook shows."""
 
@@ -114,21 +118,36 @@ class ExperimentHandle:
         """Its checkpoints, also deleted ones; `state` tells."""
         return self._client.checkpoints(self.id)
 
-    def curves(self, name: str, *, kind: str = "training", points: int = 1000) -> Any:
+    def curves(self, name: str, *, kind: str | None = None, points: int = 1000) -> Any:
         """Return a table of one metric of all trials: trial, steps, value, time.
 
         Args:
             name: of the metric.
-            kind: `training`, `validation`, `system`, or a group of the script's own.
+            kind: `training`, `validation`, `system`, or a group of the script's own; by default
+                the first of these that has the metric.
             points: how many of each trial; of more, a selection.
+
+        Raises:
+            NotFound: the trials have reported others; the message names them.
         """
-        found = self._client.curves(self.id, kind=kind, name=name, points=points).curves
+        found = self._found_curves(name, kind, points).curves
         rows = [
             {"trial": trial, "steps": step, name: float(value), "time_ms": at}
             for trial, line in found.items()
             for step, value, at in line
         ]
         return table(rows, ("trial", "steps", name, "time_ms"))
+
+    def _found_curves(self, name: str, kind: str | None, points: int) -> api.ExperimentCurves:
+        found = self._client.curves(self.id, kind=kind or _KINDS[0], name=name, points=points)
+        kinds = sorted((it.kind for it in found.names if it.name == name), key=_place_of_kind)
+        if any(found.curves.values()) or not found.names or kind in kinds:
+            return found
+        if kind is None and kinds:
+            return self._client.curves(self.id, kind=kinds[0], name=name, points=points)
+        others = ", ".join(f"{it.name} ({it.kind})" for it in found.names if it.kind != "system")
+        wanted = name if kind is None else f"{name} ({kind})"
+        raise NotFound(f"no trial of {self.id} has reported {wanted}; reported were: {others}")
 
     def best(self) -> Best:
         """Return the best trial.
@@ -349,18 +368,23 @@ class ExperimentHandle:
         """
         return self._client.delete_experiment(self.id, force=force, dry_run=dry_run, now=now)
 
-    def plot(self, metric: str | None = None, *, kind: str = "validation") -> Plot:
+    def plot(self, metric: str | None = None, *, kind: str | None = None) -> Plot:
         """Return a picture: a curve for each trial, or a dot where each was validated once.
 
         Args:
             metric: its name; the searcher's by default.
-            kind: `validation`, or another group of metrics; `system` is drawn over the seconds
-                since its first reading.
+            kind: `validation`, `training`, `system`, which is drawn over the seconds since its
+                first reading, or another group of metrics; by default `validation`, else the
+                first that has the metric.
+
+        Raises:
+            NotFound: the trials have reported others; the message names them.
         """
-        detail, steps = self.detail, "steps"
+        detail = self.detail
         name = metric or _metric(detail)
         title = f"{detail.name} ({detail.id})"
-        if kind == "validation":
+        best = detail.best.trial_id if detail.best else None
+        if kind in {None, "validation"}:
             lines = {
                 trial.id: [
                     (float(at.steps), float(at.metrics[name]))
@@ -369,26 +393,26 @@ class ExperimentHandle:
                 ]
                 for trial in self._client.trials(self.id)
             }
-            if all(len(points) <= 1 for points in lines.values()):
+            if any(len(points) > 1 for points in lines.values()):
+                return curves(lines, best=best, metric=name, steps="steps", title=title)
+            if any(lines.values()) or metric is None:
                 dots = [
                     (trial.id, float(trial.index), lines[trial.id][0][1])
                     for trial in detail.trials
                     if lines.get(trial.id)
                 ]
                 return history(dots, smaller_is_better=_smaller(detail), metric=name, title=title)
-        else:
-            found = self._client.curves(self.id, kind=kind, name=name).curves
-            timed = kind == "system"
-            begun = min((at for line in found.values() for *_, at in line), default=0)
-            lines = {
-                trial: [
-                    ((at - begun) / 1000 if timed else float(step), float(value))
-                    for step, value, at in line
-                ]
-                for trial, line in found.items()
-            }
-            steps = "seconds" if timed else steps
-        best = detail.best.trial_id if detail.best else None
+        found = self._found_curves(name, kind, _POINTS)
+        timed = found.kind == "system"
+        begun = min((at for line in found.curves.values() for *_, at in line), default=0)
+        lines = {
+            trial: [
+                ((at - begun) / 1000 if timed else float(step), float(value))
+                for step, value, at in line
+            ]
+            for trial, line in found.curves.items()
+        }
+        steps = "seconds" if timed else "steps"
         return curves(lines, best=best, metric=name, steps=steps, title=title)
 
     def _trial_id(self, trial: int | str) -> str:
@@ -426,6 +450,10 @@ def summary_html(experiment: api.Experiment, url: str) -> str:
     body = f"<table><tr>{head}</tr>{cells}</table>" if rows else ""
     name = html.escape(f"{experiment.name} ({experiment.id})")
     return f'<p><a href="{html.escape(url)}"><b>{name}</b></a><br>{line}</p>{body}'
+
+
+def _place_of_kind(kind: str) -> int:
+    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
 
 
 def _row(trial: api.Trial) -> list[str]:

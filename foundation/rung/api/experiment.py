@@ -186,6 +186,9 @@ class CheckpointDeletion(Struct, kw_only=True):
     checkpoint: Checkpoint
     dry_run: Annotated[bool, Meta(description="whether nothing is on record")]
     dependents: Annotated[list[Dependent], Meta(description="experiments that started from it")]
+    note: Annotated[
+        str | None, Meta(description="what it is to its trial: the only one left, or the best")
+    ] = None
 
 
 class ExperimentDeletion(Struct, kw_only=True):
@@ -377,6 +380,9 @@ class Experiment(ExperimentSummary, kw_only=True):
     trial_states: Annotated[
         dict[str, int], Meta(description="how many of all its trials are in each state")
     ] = field(default_factory=dict[str, int])
+    unplaced: Annotated[
+        str | None, Meta(description="why no present agent can ever place its waiting trials")
+    ] = None
     rungs: Annotated[
         list[Rungs], Meta(description="how many of all its trials reached each rung, by bracket")
     ] = field(default_factory=list[Rungs])

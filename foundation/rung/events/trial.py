@@ -330,9 +330,17 @@ FAULTS_OF_CODE: Final = frozenset(
         "IndentationError",
         "TabError",
         "rung.core.errors.MetricMissing",
+        "rung.torch.checkpoint.completeness.IncompleteCheckpoint",
+        "rung.training.errors.NotJoined",
+        "rung.training.errors.NotResumable",
+        "rung.training.units.InvalidPlan",
     }
 )
 """Faults that lie in the code itself, so that each run of it has them."""
+
+
+ENDED_EARLY: Final = "the script ended by itself at"
+"""So begins the reason of a trial that was closed as completed before its length."""
 
 
 class TrialExited(RunReport, frozen=True, kw_only=True, omit_defaults=True):

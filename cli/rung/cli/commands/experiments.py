@@ -374,6 +374,7 @@ def _show_experiment(experiment: Experiment, address: str) -> None:
             ("page", address),
             ("state", experiment.state),
             ("reason", experiment.reason or None),
+            ("waiting", experiment.unplaced),
             *failure_facts(experiment),
             ("method", experiment.method),
             ("progress", share(experiment.progress)),

@@ -24,6 +24,7 @@ from rung.cli.output import (
 )
 from rung.cli.terminal import raw_stream
 from rung.client import AsyncClient, Experiment
+from rung.events.trial import ENDED_EARLY
 
 Show = Callable[[Experiment], None]
 
@@ -114,6 +115,8 @@ def line_of(experiment: Experiment) -> str:
     parts.append(_best(experiment) or "no validation yet")
     if experiment.ended_at is None:
         parts += [f"{name}: {text}" for name, text in failure_facts(experiment)[:1]]
+    if experiment.unplaced is not None:
+        parts.append(printable(experiment.unplaced))
     if experiment.eta_seconds is not None:
         parts.append(f"about {duration(experiment.eta_seconds)} left")
     return " | ".join(parts)
@@ -149,6 +152,8 @@ def table_of(experiment: Experiment) -> Any:
             Text(f"{printable(best.metric)} {number(best.value)} by {best.trial_id}", "green"),
         )
         facts.add_row(Text("", "dim"), Text(settings(_best_hparams(experiment))))
+    if experiment.unplaced is not None:
+        facts.add_row(Text("waiting", "dim"), Text(printable(experiment.unplaced), "red"))
     for name, text in failure_facts(experiment):
         facts.add_row(Text(name, "dim"), Text(printable(text), "red"))
     return Group(head, facts)
@@ -202,6 +207,9 @@ def _print_end(experiment: Experiment) -> None:
     click.echo(f"{experiment.id} {experiment.state} after {took}: {printable(reason)}")
     for name, text in failure_facts(experiment):
         click.echo(f"{name}: {printable(text)}")
+    early = [it for it in experiment.trials if (it.reason or "").startswith(ENDED_EARLY)]
+    if early:
+        click.echo(f"early: {printable(early[0].reason or '')} ({early[0].id})")
     if experiment.best is not None:
         best = experiment.best
         click.echo(

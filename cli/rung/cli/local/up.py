@@ -374,7 +374,7 @@ def down(data: Path | None, *, kill: bool, as_json: bool) -> None:
         trials = {"trials": len(left.runs), "trials_end_in_s": round(left.left_s)}
         print_json_line({"data": str(path), "pid": pid, **trials})
         return
-    click.echo(f"Rung no longer runs on {path}.")
+    click.echo(f"Rung {'did not run' if pid is None else 'no longer runs'} on {path}.")
     if left.runs and not kill:
         number = len(left.runs)
         click.echo(

@@ -173,6 +173,7 @@ from rung.events.experiment import (
 from rung.events.failure import add_failure, failed_sentence
 from rung.events.installation import LEVEL
 from rung.events.trial import (
+    ENDED_EARLY,
     FAULTS_OF_CODE,
     ExitOutcome,
     LogMatched,
@@ -636,7 +637,7 @@ def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -
 def _ended(trial: Trial) -> str:
     if trial.length is None:
         return "the script ended"
-    return f"the script ended by itself at {max(trial.time, 0):g} of {trial.length}"
+    return f"{ENDED_EARLY} {max(trial.time, 0):g} of {trial.length}"
 
 
 def _fail(experiment: Experiment, trial: Trial, end: End) -> None:

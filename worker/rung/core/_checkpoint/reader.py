@@ -228,6 +228,9 @@ class CollectiveReader:
         if manifest.checkpoint_id == checkpoint_id:
             self._restored = True
             self._connection.send(Restored(checkpoint_id, manifest.steps_completed))
+            log().info(
+                "training resumes", batches=manifest.steps_completed, checkpoint=checkpoint_id
+            )
 
     def _sweep(self) -> None:
         """Delete incomplete checkpoints of this trial's earlier runs."""

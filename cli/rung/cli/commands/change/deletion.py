@@ -340,6 +340,7 @@ def _print(found: _Deletion) -> None:
             ("checkpoint", f"{checkpoint.id} ({size(checkpoint.size_bytes)})"),
             ("of", f"trial {checkpoint.trial_id} at batch {checkpoint.steps_completed:,}"),
             ("metrics", checkpoint.metrics or None),
+            ("which is", found.note),
         ]
     else:
         lines = None

@@ -347,9 +347,10 @@ class Head {
     const origin = experiment.parent ? `made from ${experiment.parent}` : "";
     const parts = [experiment.id, experiment.method, place, labels, origin].filter(Boolean);
     say(this.about, `${parts.join(" · ")} · submitted ${moment(experiment.submitted_at)}${by}`);
-    const telling = experiment.reason && experiment.state !== "completed" && !experiment.failures.length;
+    const ended = experiment.state !== "completed" && !experiment.failures.length && experiment.reason;
+    const telling = experiment.unplaced ?? (ended || "");
     this.reason.hidden = !telling;
-    say(this.reason, experiment.reason ?? "");
+    say(this.reason, telling);
     this.failures.hidden = !experiment.failures.length && !experiment.late_failures.length;
     this.failures.replaceChildren(...failuresOf(experiment, this.hash));
     this.bar.value = experiment.progress;

@@ -24,6 +24,7 @@ from rung.gateway.context import (
     trial_of,
     trials_of,
 )
+from rung.gateway.feasibility import known_shortage
 from rung.gateway.problem import Problem, bad_parameter, unavailable
 from rung.gateway.projections.experiments import ALL, Selection, TrialSelection
 from rung.gateway.projections.filter import (
@@ -228,6 +229,9 @@ async def show_experiment(request: web.Request) -> web.Response:
         experiment.trials = best
     left = await context.time_left.of([experiment], time.time())
     shown = serializers.detail(experiment, left.get(experiment.id), Names(access))
+    if shown.trial_states.get("waiting"):
+        wanted = serializers.resources(experiment)
+        shown.unplaced = known_shortage(context.models, wanted.pool, wanted.slots_per_trial)
     if shown.parent is not None and access.seen is not None:
         projects = await context.models.projects_of([shown.parent])
         shown.parent = shown.parent if projects.get(shown.parent) in access.seen else None

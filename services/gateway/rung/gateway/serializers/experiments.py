@@ -304,6 +304,19 @@ def best_checkpoint(experiment: Experiment, item: Trial) -> tuple[Checkpoint | N
     return found, f"the nearest, of step {found.steps}, where {metric} has no value; {gone}"
 
 
+def what_it_is(experiment: Experiment, checkpoint: Checkpoint) -> str | None:
+    """Return what a stored checkpoint is to its trial: the only one, the best, or neither: None."""
+    item, stored = experiment.trial(checkpoint.trial_id), _stored(experiment, checkpoint.trial_id)
+    if item is None or checkpoint not in stored:
+        return None
+    top = experiment.tally.best
+    whose = "the best trial" if top is not None and top.index == item.index else "its trial"
+    if len(stored) == 1:
+        return f"the only one of {whose}: nothing can start from that trial then"
+    best, _ = best_checkpoint(experiment, item)
+    return f"the best one of {whose}" if best is checkpoint and item.best is not None else None
+
+
 def costs_of(experiment: Experiment, item: Trial) -> dict[str, float]:
     """Return the searcher's metric at each checkpoint of a trial where it is finite.
 

@@ -234,6 +234,7 @@ async def delete_checkpoint(request: web.Request) -> web.StreamResponse:
         checkpoint=shown,
         dry_run=query.dry_run,
         dependents=needs.dependents,
+        note=serializers.what_it_is(experiment, found),
     )
     return reply(answer, status=202)
 

@@ -27,7 +27,11 @@ from rung.gateway.requests.query import read_query
 from rung.gateway.requests.writes import is_repeated_of, key_of, once, stamp, write
 from rung.gateway.route import Route
 from rung.gateway.routes.submission import Proposal, put_on_record, read_code
-from rung.gateway.serializers.experiments import name_of, submission_of
+from rung.gateway.serializers.experiments import (
+    name_of,
+    newest_checkpoint,
+    submission_of,
+)
 from rung.methods.method import TRIALS_MAX
 from rung.methods.table import read_options
 
@@ -154,7 +158,14 @@ def _continued(  # noqa: PLR0913, PLR0917 - what makes an experiment that goes o
         without = ("searcher.max_length", "searcher.source_checkpoint_uuid")
         changes["searcher.time_metric"] = submission.time_metric
         changes["searcher.max_time"] = query.max_time
-        changes["searcher.source_trial_id"] = trial_id_of(experiment.id, 0)
+        trial_id = trial_id_of(experiment.id, 0)
+        if newest_checkpoint(experiment, trial_id) is None:
+            detail = (
+                f"experiment {experiment.id} cannot go on: its trial has no checkpoint left to"
+                " resume from; `rung fork` trains it from the beginning"
+            )
+            raise Problem(409, "no-checkpoint", detail)
+        changes["searcher.source_trial_id"] = trial_id
         changes["reproducibility.continue_source"] = True
     source = changed(file, changes, without=without)
     return Proposal(

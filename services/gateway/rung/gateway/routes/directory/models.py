@@ -341,7 +341,10 @@ def _version_of_path(request: web.Request, model: Model) -> ModelVersion:
     for it in found:
         if it.id == reference or (is_number and it.number == int(number)):
             return it
-    hint = f"GET /api/v1/models/{model.id}/versions lists what there is"
+    hint = (
+        f"`rung model versions {model.name}` and GET /api/v1/models/{model.id}/versions list what"
+        " there is"
+    )
     raise not_found(f"version of model {model.name}", reference, hint)
 
 

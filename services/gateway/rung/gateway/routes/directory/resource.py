@@ -88,7 +88,7 @@ def find(  # noqa: PLR0913 - what it looks for, and where
     if found is not None and visible(found):
         return found
     path = f"{word.replace(' ', '-')}{'es' if word.endswith('ch') else 's'}"
-    hint = f"GET /api/v1/{path} lists what there is"
+    hint = f"`rung {word} list` and GET /api/v1/{path} list what there is"
     if field is None:
         raise not_found(word, reference, hint)
     message = f"there is no {word} {reference[:100]!r}; {hint}"

@@ -253,7 +253,10 @@ async def redeliver(request: web.Request) -> web.Response:
     found, name = _of_path(request, "webhook.edit"), request.match_info["delivery"]
     row = await context_of(request).models.read(DeliveryProjection, read_delivery, found.id, name)
     if row is None:
-        hint = f"GET /api/v1/webhooks/{found.id}/deliveries lists the newest"
+        hint = (
+            f"`rung webhook deliveries {found.name}` and GET"
+            f" /api/v1/webhooks/{found.id}/deliveries list the newest"
+        )
         raise missing(request, "delivery", name, hint)
     fact = RedeliveryRequested(
         webhook_id=found.id,
