@@ -161,4 +161,5 @@ def test_down_ends_one_that_starts(rung: Rung, tmp_path: Path) -> None:
         assert process.stdout.readline() == b"\n"
         assert rung("down", "--data", str(data), "--json").json["pid"] == process.pid
     assert process.returncode == -15
-    assert rung("down", "--data", str(data)).code == 0
+    result = rung("down", "--data", str(data))
+    assert (result.code, result.out) == (0, f"Rung did not run on {data}.\n")

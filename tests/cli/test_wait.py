@@ -1,10 +1,12 @@
 """Asking for an end, and waiting for it: the exit code says how it came."""
 
 import json
+import re
 
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung, stream
+from rung.events.trial import ENDED_EARLY
 from support import recorded_answers
 from support.scripted_server import Answer, Scripted, json_answer, problem
 
@@ -77,6 +79,29 @@ def test_what_errored_is_said_at_the_end_and_before(server: Scripted, rung: Rung
         "log: `rung logs k3v9x2ab.4` shows the first of them\n"
     )
     assert "3 errored: KeyError: 'x' (k3v9x2ab.4)" in result.err
+
+
+def test_what_can_never_be_placed_is_said(server: Scripted, rung: Rung) -> None:
+    """While it waits; `rung show` says it too."""
+    lack = "pool default cannot give a trial 4 slots"
+    server.on(
+        EXPERIMENT,
+        json_answer(recorded_answers.experiment("active", unplaced=lack)),
+        json_answer(recorded_answers.experiment("completed")),
+    )
+    server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
+    assert lack in rung("wait", "k3v9x2ab").err
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment("active", unplaced=lack)))
+    server.on(f"{EXPERIMENT}/trials", json_answer({"items": [], "next_cursor": None}))
+    assert re.search(rf"^waiting +{lack}$", rung("show", "k3v9x2ab").out, re.MULTILINE)
+
+
+def test_trials_that_ended_before_their_length_are_said(server: Scripted, rung: Rung) -> None:
+    """One of them is quoted at the end."""
+    trials = [recorded_answers.trial(0, reason=f"{ENDED_EARLY} 1 of 16")]
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment("completed", trials=trials)))
+    result = rung("wait", "k3v9x2ab")
+    assert "early: the script ended by itself at 1 of 16 (k3v9x2ab.0)\n" in result.out
 
 
 def test_what_failed_after_its_training_is_said(server: Scripted, rung: Rung) -> None:

@@ -208,6 +208,34 @@ async def test_a_checkpoint_is_deleted(world: World) -> None:
     assert len(await _written(world, CheckpointDeletionRequested)) == 1
 
 
+async def test_a_deletion_says_what_the_checkpoint_is_to_its_trial(world: World) -> None:
+    """The best, none of these, or the only one that is left."""
+    await world.play(play(1))
+    async with world.gateway() as client:
+        best = await client.get(f"/experiments/{EXPERIMENT}/best")
+        assert best["checkpoint_note"] is None
+        trial = (await client.get(f"/trials/{best['trial']['id']}"))["checkpoints"]
+        notes = {}
+        for each in [it for it in trial if it["state"] == "stored"]:
+            answer = await _delete(client, f"/checkpoints/{each['id']}", dry_run="true")
+            notes[each["id"]] = answer.json["note"]
+        name = best["checkpoint"]["id"]
+        assert notes.pop(name) == "the best one of the best trial"
+        assert notes
+        assert {*notes.values()} == {None}
+        for other in notes:
+            deleted = CheckpointDeleted(
+                experiment_id=EXPERIMENT, trial_id=best["trial"]["id"], checkpoint_id=other
+            )
+            await world.write(deleted)
+            await until(
+                lambda other=other: client.get(f"/checkpoints/{other}"),  # type: ignore[misc]
+                lambda it: it["state"] == "deleted",
+            )
+        alone = await _delete(client, f"/checkpoints/{name}", dry_run="true")
+        assert alone.json["note"].startswith("the only one of the best trial: nothing can start")
+
+
 async def kill(world: World, client: Client, name: str) -> None:
     """End an experiment whose runs wait for slots."""
     await client.call("POST", f"/experiments/{name}/kill")

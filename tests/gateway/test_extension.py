@@ -11,7 +11,7 @@ from gateway.conftest import World, until
 from rung.config import load
 from rung.config.run_config import run_config
 from rung.config.secret import hide
-from rung.events.checkpoint import CheckpointStored
+from rung.events.checkpoint import CheckpointDeleted, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted, ExtensionRequested, SearchExtended
 from rung.events.trial import TrialExited, TrialValidated
 from support.gateway.client import Answer, Client
@@ -160,6 +160,24 @@ async def test_an_ended_single_trains_longer(world: World, client: Client) -> No
     search = new.config["searcher"]
     assert (search["max_time"], search["time_metric"]) == (9, "epochs")
     assert search["source_checkpoint_uuid"] == f"{EXPERIMENT}.0.1.40"
+
+
+async def test_a_single_without_a_checkpoint_does_not_go_on(world: World, client: Client) -> None:
+    """It says what is missing, and names no field that the user did not write."""
+    await _shown(world, client, _train(_history(SINGLE), 1))
+    checkpoint = f"{EXPERIMENT}.0.1.40"
+    deleted = CheckpointDeleted(
+        experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.0", checkpoint_id=checkpoint
+    )
+    await world.write(deleted)
+    await until(
+        lambda: client.get(f"/checkpoints/{checkpoint}"), lambda it: it["state"] == "deleted"
+    )
+    answer = await _extend(client, "max_time=9")
+
+    assert (answer.status, answer.kind) == (409, "no-checkpoint")
+    assert "its trial has no checkpoint left to resume from" in answer.json["detail"]
+    assert "source_trial_id" not in answer.json["detail"]
 
 
 @pytest.mark.parametrize(

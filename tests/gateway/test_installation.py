@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.api import Audit, Difference
 from rung.events import Event, partition_of, topic
 from rung.events import decision as decided
@@ -308,6 +308,21 @@ async def test_queue_says_what_can_never_be_placed(world: World) -> None:
 
     assert [it["reason"] is None for it in queue] == [True, False]
     assert queue[1]["reason"].startswith("pool default cannot give a trial 3 slots")
+
+
+async def test_an_experiment_says_that_it_can_never_be_placed(world: World) -> None:
+    """As long as its trials wait, and there is no agent for them."""
+    history = History()
+    history.write(submitted(), origin="client/x")
+    history.decide()
+    await world.play(history)
+    await world.write(msgspec.structs.replace(_joined("a"), pool="other"))
+    async with world.gateway() as client:
+        path = f"/experiments/{EXPERIMENT}"
+        shown = await until(lambda: client.get(path), lambda it: it["trial_states"].get("waiting"))
+        assert shown["unplaced"].startswith("pool default has no agent")
+        await world.write(_joined("b"))
+        await until(lambda: client.get(path), lambda it: it["unplaced"] is None)
 
 
 async def _lacks(client: Client) -> list[object]:

@@ -305,7 +305,7 @@ def best_checkpoint(experiment: Experiment, item: Trial) -> tuple[Checkpoint | N
 
 
 def what_it_is(experiment: Experiment, checkpoint: Checkpoint) -> str | None:
-    """Return what a stored checkpoint is to its trial: the only one, the best, or neither: None."""
+    """Return what a stored checkpoint is to its trial: the only one, or the best; or None."""
     item, stored = experiment.trial(checkpoint.trial_id), _stored(experiment, checkpoint.trial_id)
     if item is None or checkpoint not in stored:
         return None
