@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from rung import core
 from rung import torch as rt
 from rung.torch.data import validation_sharding
 from rung.torch.metrics import evaluation
+from rung.training.units import InvalidPlan
 from support.trials.plain import INPUTS, PlainTrial
 from support.trials.story import CONFIG, finish
 
@@ -50,6 +52,19 @@ def test_what_validation_returns_is_metrics_by_name(start: Start, method: str, f
     agent, context = start(config=CONFIG, length=1)
     with pytest.raises(TypeError, match=f"{method} must return .* not {type(found).__name__}"):
         rt.Trainer(kind(context), context).fit()
+    finish(agent, context)
+
+
+def test_validation_data_without_a_batch_are_named(start: Start) -> None:
+    """Not the metric that is missing for them."""
+
+    class Empty(PlainTrial):
+        def build_validation_data_loader(self) -> Any:
+            return DataLoader(TensorDataset(INPUTS[:3]), batch_size=4, drop_last=True)
+
+    agent, context = start(config=CONFIG, length=1)
+    with pytest.raises(InvalidPlan, match=r"validation data loader yields no .*drop_last"):
+        rt.Trainer(Empty(context), context).fit()
     finish(agent, context)
 
 

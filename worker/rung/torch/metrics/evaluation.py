@@ -5,7 +5,7 @@ results are merged in the order of the batches, on every rank.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,14 +60,24 @@ def evaluate(
 def _by_batch(
     trial: Trial, context: TrialContext, loader: Any, outputs: list[Any] | None
 ) -> dict[str, Any]:
-    """Evaluate batch by batch; add the metrics of each to the outputs, unless these are None."""
-    result = ValidationResult(trial.evaluation_reducer())
+    """Evaluate batch by batch; add the metrics of each to the outputs, unless these are None.
+
+    Raises:
+        InvalidPlan: there is no batch.
+    """
     if context.parallel.several:
-        return _together(trial, context, loader, result, outputs)
-    for _, metrics, records in _evaluated(
-        trial, context, Shared(enumerate(loader), ENDLESS), outputs
-    ):
+        found = _of_all_ranks(trial, context, loader, outputs)
+    else:
+        found = _evaluated(trial, context, Shared(enumerate(loader), ENDLESS), outputs)
+    result, batches = ValidationResult(trial.evaluation_reducer()), 0
+    for _, metrics, records in found:
         result.add(metrics, records)
+        batches += 1
+    if not batches:
+        raise InvalidPlan(
+            "the validation data loader yields no batches; is the data set empty, or smaller than"
+            " a batch with drop_last=True?"
+        )
     return dict(result.reduced())
 
 
@@ -94,23 +104,17 @@ def _evaluated(
         context.core.train.heartbeat()
 
 
-def _together(
-    trial: Trial,
-    context: TrialContext,
-    loader: Any,
-    result: ValidationResult,
-    outputs: list[Any] | None,
-) -> dict[str, Any]:
-    """Evaluate this rank's batches; return the merged metrics of all ranks."""
+def _of_all_ranks(
+    trial: Trial, context: TrialContext, loader: Any, outputs: list[Any] | None
+) -> Iterable[tuple[int, Mapping[str, Any], int]]:
+    """Evaluate this rank's batches; return what `_evaluated` yields on all ranks, in order."""
     shared = shared_batches(loader, context)
     own = [
         (number, _numbers(metrics), records)
         for number, metrics, records in _evaluated(trial, context, shared, outputs)
     ]
     found = [item for part in context.distributed.allgather(own) for item in part]
-    for _, metrics, records in sorted(found, key=lambda item: item[0]):
-        result.add(metrics, records)
-    return dict(result.reduced())
+    return sorted(found, key=lambda item: item[0])
 
 
 def _of_full_dataset(trial: Trial, context: TrialContext, loader: Any) -> dict[str, Any]:
