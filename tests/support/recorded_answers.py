@@ -125,6 +125,7 @@ def experiment(state: str = "completed", **more: Any) -> dict[str, Any]:
     counts = {
         "trial_count": len(trials),
         "trial_states": dict(Counter(it["state"] for it in trials)),
+        "unplaced": None,
         "checkpoint_states": {"stored": 1, "deleted": 1},
         "rungs": [
             {

@@ -115,6 +115,23 @@ def test_the_file_goes_when_all_is_confirmed(tmp_path: Path) -> None:
     assert found[0].first == last + 1
 
 
+def test_a_confirmation_behind_the_file_begins_another_one(tmp_path: Path) -> None:
+    """Where it comes just before the agent is lost again: a line's number is its frame's."""
+    unconfirmed = Unconfirmed(tmp_path, "s", 0)
+    unconfirmed.store()
+    for number in (1, 2):
+        unconfirmed.add(frame(number))
+    unconfirmed.write(LOCK)
+    for number in (3, 4):
+        unconfirmed.add(frame(number))
+    unconfirmed.confirm(3)
+    unconfirmed.write(LOCK)
+    assert read_all(unconfirmed, 3) == [frame(4)]
+    found = frames_in((tmp_path / f"{PREFIX}s").read_bytes())
+    assert found is not None
+    assert (found[0].first, found[1]) == (4, [frame(4).rstrip()])
+
+
 def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
     """Frames that cannot be written stay in memory, in order, and are written when they can be."""
     unconfirmed = Unconfirmed(tmp_path / "folder", "s", 0)

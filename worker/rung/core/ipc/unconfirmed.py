@@ -110,6 +110,9 @@ class Unconfirmed:
                 if not self.unwritten:
                     return
                 frames, first = list(itertools.islice(self._memory, _FRAMES)), self._memory_first
+            # Frames behind those of the file may be confirmed, and so be missing between it and
+            # memory; but a frame's line in the file is its number.
+            self.tidy()
             try:
                 if self._file is None:
                     self._open(first)
