@@ -43,6 +43,7 @@ SAID = {
     "clipped": "optimizer.clipnorm is 0.1, and was None",
     "swapped": "optimizer of the model is another object now",
     "hook": ".forward_hooks is 1, and was 0",
+    "loaded": "level is 0.5, and was 0.0",
 }
 
 
@@ -61,7 +62,7 @@ def tensorflow() -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.parametrize(
-    "change", thinned(["factor", "decays", "average", "record", "flow", "rate"], 2)
+    "change", thinned(["factor", "decays", "average", "record", "flow", "rate", "harder"], 2)
 )
 def test_a_change_in_training_outlives_a_kill(
     torch: "subprocess.Popen[str]", tmp_path: Path, change: str

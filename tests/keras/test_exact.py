@@ -101,7 +101,7 @@ def test_a_data_set_draws_between_epochs_as_it_did_before() -> None:
     def hooked() -> tuple[Any, Any, Any]:
         data = Shuffled()
         adapter = adapters.PyDatasetAdapter(data, None)
-        return data, adapter, _part("dataset_hooks").DatasetHooks(adapter, seed=7)
+        return data, adapter, _part("dataset_hooks").DatasetHooks(adapter, data, seed=7)
 
     before, adapter, hooks = hooked()
     for hooks.epoch in range(3):

@@ -127,6 +127,17 @@ def test_epochs_that_are_pieces_of_the_data_are_refused(
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_generator_of_validation_data_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """A run that goes on would validate with its first batches again."""
+    with trial(request.getfixturevalue(backend), tmp_path, **FIELDS) as runs:
+        assert runs.train(source="arrays", generator=True, fit={"validation_steps": 2}) == 1
+        assert runs.agent.reports("training") == []
+        assert "fit(validation_data=…) is a generator" in runs.refusal()
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_a_second_fit_is_refused(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str
 ) -> None:

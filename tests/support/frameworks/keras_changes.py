@@ -90,10 +90,44 @@ class Data(keras.utils.PyDataset):  # type: ignore[misc]  # as above
         np.random.shuffle(self.order)  # noqa: NPY002 - as scripts do it
 
 
+class Validation(Data):
+    """Records that get harder with each time that they were read, and by a callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passes = 0
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, targets = super().__getitem__(index)
+        return inputs * (1 + 0.1 * self.passes), targets
+
+    def on_epoch_end(self) -> None:
+        """Shuffle, and count."""
+        super().on_epoch_end()
+        self.passes += 1
+
+
+class Loaded:
+    """The records one by one, for a DataLoader of torch."""
+
+    def __init__(self) -> None:
+        self.level = 0.0
+
+    def __len__(self) -> int:
+        return len(INPUTS)
+
+    def __getitem__(self, index: int) -> Any:
+        return INPUTS[index] * (1 + self.level), TARGETS[index]
+
+
+_READ: dict[str, Validation] = {}
+"""The validation data, to which no callback refers."""
+
+
 class Changing(keras.callbacks.Callback):  # type: ignore[misc]  # as above
     """Makes a change before a step."""
 
-    def __init__(self, change: str | None, data: Data) -> None:
+    def __init__(self, change: str | None, data: Data | Loaded) -> None:
         super().__init__()
         self.change = change
         self.data = data
@@ -120,7 +154,9 @@ class Changing(keras.callbacks.Callback):  # type: ignore[misc]  # as above
         """Return what it has become."""
         average = [each.tolist() for each in self.average or ()]
         last = self.last and dataclasses.astuple(self.last)
-        return [self.step, self.factor, self.decays.tolist(), average, last, self.seen]
+        read = _READ["validation"]
+        own = [self.step, self.factor, self.decays.tolist(), average, last, self.seen]
+        return [*own, read.level, read.passes, read.order.tolist()]
 
 
 def factor(it: Changing) -> None:
@@ -154,6 +190,16 @@ def flow(it: Changing) -> None:
 def rate(it: Changing) -> None:
     """Change the learning rate, by the factor that it follows."""
     it.factor = 0.1
+
+
+def harder(_: Changing) -> None:
+    """Validate with harder data."""
+    _READ["validation"].level = 0.5
+
+
+def loaded(it: Changing) -> None:
+    """Have harder data, which a DataLoader reads."""
+    it.data.level = 0.5
 
 
 def frozen(it: Changing) -> None:
@@ -257,10 +303,10 @@ def hook(it: Changing) -> None:
 
 
 EACH_STEP: set[Callable[[Changing], None]] = {factor, decays, average, record}
-KEPT = [factor, decays, average, record, flow, rate]
+KEPT = [factor, decays, average, record, flow, rate, harder]
 REFUSED = [
     frozen, dropout, momentum, of_model, number, items, array, hidden, tensor, attribute, members,
-    added, deleted, data, nested, activation, regularizer, clipped, swapped, hook,
+    added, deleted, data, nested, activation, regularizer, clipped, swapped, hook, loaded,
 ]  # fmt: skip
 BY_NAME = {each.__name__: each for each in (*KEPT, *REFUSED)}
 
@@ -300,16 +346,23 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a run."""
     with rk.init() as run:
-        model, own = network(), Data()
+        model, validation = network(), Validation()
+        _READ["validation"] = validation
+        own: Any = Data()
+        given = own
+        if order["change"] == "loaded":
+            from torch.utils.data import DataLoader  # noqa: PLC0415 - where torch is the backend
+
+            own = Loaded()
+            given = DataLoader(own, batch_size=BATCH)
         changing = Changing(order["change"], own)
         lambdas, counts = counting()
         ours = Burning(run, batch_size=BATCH)
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
-            own,
+            given,
             epochs=3,
-            validation_data=(INPUTS, TARGETS),
-            validation_batch_size=BATCH,  # as in warm_up: a fork has no threads for larger ones
+            validation_data=validation,
             callbacks=[changing, lambdas, ours],
             verbose=0,
         )

@@ -5,7 +5,7 @@ Its step draws noise without a seed: Keras makes a generator for that at its fir
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -114,6 +114,11 @@ class Shaken(keras.Sequential):  # type: ignore[misc]  # as above
         return super().train_step((inputs + noise, targets))
 
 
+def _forever() -> Iterator[Any]:
+    while True:
+        yield INPUTS, TARGETS
+
+
 def network() -> Any:
     """Return a compiled model."""
     model = Shaken(
@@ -161,7 +166,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         model.fit(
             **source(order["source"]) | begin | order.get("fit", {}),
             epochs=order.get("epochs", 3),
-            validation_data=(INPUTS, TARGETS),
+            validation_data=_forever() if order.get("generator") else (INPUTS, TARGETS),
             callbacks=[patience, ours],
             verbose=0,
         )

@@ -39,6 +39,8 @@ _NEVER: Final = 1 << 40
 _NO_STATE: Final = ("params", "validation_data", "monitor_op", "min_delta")
 """Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
 which they determine again at the first validation."""
+_VALIDATION_DATA: Final = "validation_data.npz"
+"""Of a checkpoint, with the attributes of validation data that have changed."""
 _REPORTERS: Final = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ProgbarLogger,
@@ -105,6 +107,8 @@ class Callback(Heartbeat):
         self._found: tuple[Path, bool] | None = None
         self._asked = self._within = self._stopped = False
         self._states: CallbackStates | None = None
+        self._data_states: CallbackStates | None = None
+        """Of validation data."""
         self._resumed: state.Resumed | None = None
         self._begun: rng.Generators | None = None
         self._settings: LayerSettings | None = None
@@ -154,10 +158,12 @@ class Callback(Heartbeat):
             )
         determinism.tell(self._run)
         self._stand_before_training()
+        self._data_states = self._states_of_data()
         self._tell_batch_size()
         self._settings = LayerSettings(self.model, self._of_loop)
-        if self._states is not None:
-            self._states.demand_complete()
+        for states in (self._states, self._data_states):
+            if states is not None:
+                states.demand_complete()
         self._find()
         self._resume()
         if self._parallel is not None:
@@ -327,6 +333,8 @@ class Callback(Heartbeat):
         state.load_weights(folder, self.model)
         if same_trial and self._states is not None:
             self._states.read(folder / callback_states.FILE)
+        if same_trial and self._data_states is not None:
+            self._data_states.read(folder / _VALIDATION_DATA)
 
     def _set_moment(self, resumed: state.Resumed, *, within: bool) -> None:
         """Set what belongs to the moment: the generators, and what layers draw from."""
@@ -355,6 +363,25 @@ class Callback(Heartbeat):
             return [*callbacks, *self._of_loop()]
 
         return CallbackStates(found | kept, foreign, left_out=_NO_STATE, resources=own)
+
+    def _states_of_data(self) -> CallbackStates | None:
+        """Return the states of validation data; None: they are not kept."""
+        if self._exact is None:
+            return None
+        given = {
+            "fit(validation_data=…)": self._exact.validation_data,
+            "Callback(validation_data=…)": self._validation_data,
+        }
+        found: dict[str, Any] = {}
+        for place, data in given.items():
+            data = self._exact.with_attributes(data)  # noqa: PLW2901 - what of it has a state
+            known = [*found.values(), *self._keep.values(), *self._exact.data]
+            if data is not None and not any(data is each for each in known):
+                found[place] = data
+        caches = {
+            name for each in found.values() for name in vars(each) if "cache" in name.lower()
+        }
+        return CallbackStates(found, self._of_loop, left_out=caches)
 
     def _of_loop(self) -> list[Any]:
         """Return what checkpoints hold by itself, or what is no state."""
@@ -417,6 +444,8 @@ class Callback(Heartbeat):
                 )
                 if self._states is not None:
                     self._states.write(folder / callback_states.FILE)
+                if self._data_states is not None:
+                    self._data_states.write(folder / _VALIDATION_DATA)
                 if self._exact is not None:
                     self._exact.save(folder)
 

@@ -1,9 +1,9 @@
 """What a PyDataset does between epochs, such as to shuffle, in a run that goes on.
 
-A checkpoint does not hold a data set. What it does in `on_epoch_begin` and `on_epoch_end` draws
-from generators that are seeded for the epoch, and a run that goes on has its own data set do the
-same for all epochs that are over. What changes its attributes at another time would be lost, and
-is refused.
+A checkpoint does not hold the training data. What they do in `on_epoch_begin` and `on_epoch_end`
+draws from generators that are seeded for the epoch, and a run that goes on has its own data set do
+the same for all epochs that are over. What changes their attributes at another time would be lost,
+and is refused.
 """
 
 import functools
@@ -15,6 +15,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from rung.keras.layer_settings import Settings, changes, settings_of
 from rung.training.errors import NotResumable
+from rung.training.introspection.script_code import is_of_script
 from rung.training.rng import isolated
 from rung.training.seeds import Domain, derive
 
@@ -24,11 +25,12 @@ _HOOKS: Final = ("on_epoch_begin", "on_epoch_end")
 class DatasetHooks:
     """Stands before the hooks of the data that a `fit` reads, where these have their own."""
 
-    def __init__(self, adapter: Any, seed: int) -> None:
+    def __init__(self, adapter: Any, given: Any, seed: int) -> None:
         """Take the place of what calls the hooks.
 
         Args:
             adapter: what Keras made of the data given to `fit`.
+            given: these data.
             seed: of the trial.
         """
         self._seed: Final = seed
@@ -36,12 +38,14 @@ class DatasetHooks:
         self.epoch = 0
         """The one that begins or goes on."""
         self.data: Any = None
-        """The data, if they are a PyDataset."""
+        """The data, if they may have a state."""
         self._settings: Settings = {}
+        data = self.data = with_attributes(given)
+        if data is None:
+            return
+        self._settings = settings_of(data, [])
         if not isinstance(adapter, PyDatasetAdapter):
             return
-        data = self.data = adapter.py_dataset
-        self._settings = settings_of(data, [])
         for number, name in enumerate(_HOOKS):
             if getattr(type(data), name) is getattr(keras.utils.PyDataset, name):
                 continue
@@ -60,8 +64,8 @@ class DatasetHooks:
         if found := changes(self._settings, settings_of(self.data, [])):
             raise NotResumable(
                 "a run that resumes would lose what has changed in the data during fit(): "
-                f"{'; '.join(found)}. Change it in on_epoch_begin() or on_epoch_end() of "
-                f"{type(self.data).__name__}, which such a run repeats"
+                f"{'; '.join(found)}. Change it in on_epoch_begin() or on_epoch_end() of a "
+                "keras.utils.PyDataset, which such a run repeats"
             )
 
     def repeat(self, epochs: int) -> None:
@@ -76,3 +80,11 @@ class DatasetHooks:
         with isolated(derive(self._seed, Domain.DATASET_HOOKS, self.epoch, number)):
             hook()
         self._settings = settings_of(self.data, [])
+
+
+def with_attributes(data: Any) -> Any:
+    """Return what of data may have a state: a PyDataset, or a script's own in a DataLoader."""
+    if isinstance(data, keras.utils.PyDataset):
+        return data
+    dataset = getattr(data, "dataset", None)  # of torch, which need not be there
+    return dataset if is_of_script(type(dataset).__module__) else None

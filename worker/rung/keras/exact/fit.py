@@ -1,6 +1,7 @@
 """What a callback sees and sets of Keras' `fit` by private names, all of which are in `seams`."""
 
 import inspect
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -11,7 +12,7 @@ from keras.src.random import seed_generator  # no public name makes or finds it
 
 from rung import core
 from rung.keras.exact.data_position import Answer, Arrive, Feed, TensorFlowFeed
-from rung.keras.exact.dataset_hooks import DatasetHooks
+from rung.keras.exact.dataset_hooks import DatasetHooks, with_attributes
 from rung.keras.exact.steps_per_epoch import refuse_pieces
 from rung.training.errors import NotResumable
 from rung.training.introspection.library_code import codes_of
@@ -34,6 +35,8 @@ class ExactFit:
         self._hooks: DatasetHooks | None = None
         self._listed: Any = None
         self._shown: list[Any] = []
+        self.validation_data: Any = None
+        """Those that `fit` validates with."""
         self.batch_size: int | None = None
         """How many records `fit` has in a batch; None: Keras does not know."""
 
@@ -60,12 +63,21 @@ class ExactFit:
             steps: how many batches `fit` takes for an epoch, where that is known.
 
         Raises:
-            NotResumable: epochs are pieces of the data, or the hook was not called by `fit`.
+            NotResumable: epochs or validations are pieces of the data, or the hook was not called
+                by `fit`.
         """
         tensorflow = keras.backend.backend() == "tensorflow"
         data = _local(codes_of(keras.Model.fit), "epoch_iterator")
         refuse_pieces(data, tensorflow=tensorflow)
-        self._hooks = DatasetHooks(data.data_adapter, self._run.seed)
+        given = _local(codes_of(keras.Model.fit), "x")
+        self._hooks = DatasetHooks(data.data_adapter, given, self._run.seed)
+        self.validation_data = _local(codes_of(keras.Model.fit), "validation_data")
+        if isinstance(self.validation_data, types.GeneratorType):
+            raise NotResumable(
+                "fit(validation_data=…) is a generator, and a run that resumes would not find its"
+                " place in it: give data that each validation reads from their beginning, such as"
+                " arrays or a PyDataset"
+            )
         self.batch_size = data.data_adapter.batch_size
         self.shared_seeds(self._run)  # the script may have let go of it
         inner = model.train_function
@@ -183,6 +195,11 @@ class ExactFit:
         """
         with isolated(derive(run.seed, Domain.KERAS)):
             return seed_generator.global_seed_generator().state
+
+    @staticmethod
+    def with_attributes(data: Any) -> Any:
+        """Return what of data may have a state; None: nothing has."""
+        return with_attributes(data)
 
     @staticmethod
     def callbacks_around(callback: Any) -> Any:

@@ -13,7 +13,7 @@ _ALWAYS = (
         "a run that resumes begins at epoch 0, whatever was trained before",
         ("_initial_epoch",),
     ),
-    Seam("keras:Model.fit", Kind.LOCALS, _PLACE, ("epoch_iterator",)),
+    Seam("keras:Model.fit", Kind.LOCALS, _PLACE, ("epoch_iterator", "validation_data", "x")),
     Seam(
         "keras.src.trainers.epoch_iterator:EpochIterator.__init__",
         Kind.NAMES,
