@@ -1,5 +1,6 @@
 """`rung list`, `rung show`, `rung best`: tables for people, JSON for scripts."""
 
+import re
 import webbrowser
 
 import click
@@ -255,6 +256,31 @@ def test_what_errored_is_shown(server: Scripted, rung: Rung) -> None:
     many = [recorded_answers.failure(f"OSError: {letter}", 5, 1) for letter in "abcde"]
     server.on(EXPERIMENT, json_answer(recorded_answers.experiment(failures=many)))
     assert "10 errored for other causes" in " ".join(rung("show", "k3v9x2ab").out.split())
+
+
+def test_why_a_trial_is_as_it_is(server: Scripted, rung: Rung) -> None:
+    """With the value that was compared, where the best is another; what it waits after."""
+    metrics = {"error": 0.5, "epochs": 4}
+    placed = {"state": "stopped", "reason": "place 5 of 5 at length 4; 1 train on"}
+    trials = [
+        recorded_answers.trial(0, **placed, validations=[{"steps": 400, "metrics": metrics}]),
+        recorded_answers.trial(1, **placed),
+        recorded_answers.trial(2, state="waiting", reason=None, message="killed by signal 9"),
+    ]
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment()))
+    server.on(f"{EXPERIMENT}/trials", json_answer({"items": trials, "next_cursor": None}))
+    lack = "pool default cannot give a trial 4 slots"
+    server.on("/trials/k3v9x2ab.2", json_answer(trials[2] | {"checkpoints": []}))
+    unplaced = recorded_answers.experiment("active", unplaced=lack)
+    server.on(EXPERIMENT, json_answer(unplaced))
+    assert re.search(rf"^waiting +{lack}$", rung("show", "k3v9x2ab.2").out, re.MULTILINE)
+    server.on(EXPERIMENT, json_answer(recorded_answers.experiment()))
+    lines = rung("show", "k3v9x2ab", "--columns", "trial,why").out.splitlines()[-3:]
+    assert lines == [
+        "k3v9x2ab.0  0.5: place 5 of 5 at length 4; 1 train on",
+        "k3v9x2ab.1  place 5 of 5 at length 4; 1 train on",
+        "k3v9x2ab.2  killed by signal 9",
+    ]
 
 
 def test_show_a_trial(server: Scripted, rung: Rung) -> None:

@@ -395,6 +395,10 @@ def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
     unlimited = CONFIG["searcher"] | {"max_concurrent_trials": 0, "divisor": 4}
     file.write_text(yaml.safe_dump(CONFIG | {"searcher": unlimited}))
     assert "at once      4 at most\n" in rung("preview", str(file)).out
+    few = {"name": "adaptive_asha", "metric": "loss", "max_time": 32, "max_trials": 12}
+    few["time_metric"] = "batches"
+    file.write_text(yaml.safe_dump(CONFIG | {"searcher": few}))
+    assert " of bracket 1 train in full, whatever their metric" in rung("preview", str(file)).out
     untimed = {"name": "random", "metric": "loss", "max_trials": 3}
     file.write_text(yaml.safe_dump(CONFIG | {"searcher": untimed}))
     assert "training  as long as the script does\n" in (text := rung("preview", str(file)).out)

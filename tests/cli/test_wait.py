@@ -6,6 +6,7 @@ import re
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung, stream
+from rung.client import _wait
 from rung.events.trial import ENDED_EARLY
 from support import recorded_answers
 from support.scripted_server import Answer, Scripted, json_answer, problem
@@ -114,6 +115,20 @@ def test_what_failed_after_its_training_is_said(server: Scripted, rung: Rung) ->
         "1 failed: after the training: RuntimeError: no export (k3v9x2ab.2)\n"
         "log: `rung logs k3v9x2ab.2` shows the first of them\n"
     ) in result.out
+
+
+def test_an_end_before_the_stream_is_open_is_seen_soon(
+    server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an event, by reading again."""
+    monkeypatch.setattr(_wait, "POLL_S", 1000.0)
+    server.on(
+        EXPERIMENT,
+        json_answer(recorded_answers.experiment("active")),
+        json_answer(recorded_answers.experiment("completed")),
+    )
+    server.on(f"{EXPERIMENT}/events", stream())
+    assert rung("wait", "k3v9x2ab").code == 0
 
 
 def test_wait_survives_the_server(server: Scripted, rung: Rung) -> None:

@@ -367,6 +367,9 @@ def test_pictures(server: Scripted, handle: ExperimentHandle, tmp_path: Path) ->
     assert ">0.01<" in lines.svg  # a logarithmic axis
     lines.save(tmp_path / "x.svg")
     assert (tmp_path / "x.svg").read_text() == lines.svg
+    with pytest.raises(ClientError, match=r"the picture is SVG; write x\.svg"):
+        lines.save(tmp_path / "x.png")
+    assert not (tmp_path / "x.png").exists()
     found = {"experiment_id": "k3v9x2ab", "kind": "training", "name": "x<y", "names": []}
     server.on("/experiments/k3v9x2ab/metrics", json_answer(found | {"curves": {}}))
     assert "no x&lt;y was reported" in handle.plot("x<y").svg

@@ -145,7 +145,8 @@ class ExperimentHandle:
             return found
         if kind is None and kinds:
             return self._client.curves(self.id, kind=kinds[0], name=name, points=points)
-        others = ", ".join(f"{it.name} ({it.kind})" for it in found.names if it.kind != "system")
+        shown = [it for it in found.names if it.kind != "system" or kind == "system"]
+        others = ", ".join(f"{it.name} ({it.kind})" for it in shown)
         wanted = name if kind is None else f"{name} ({kind})"
         raise NotFound(f"no trial of {self.id} has reported {wanted}; reported were: {others}")
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from rung.client._error import ClientError
+
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 320.0
 _LEFT: Final = 64.0
@@ -33,7 +35,13 @@ class Plot:
         return self.svg
 
     def save(self, file: str | os.PathLike[str]) -> None:
-        """Write the picture to an SVG file."""
+        """Write the picture to an SVG file.
+
+        Raises:
+            ClientError: the name ends like that of another format.
+        """
+        if Path(file).suffix.lower() not in {".svg", ""}:
+            raise ClientError(f"{file}: the picture is SVG; write {Path(file).stem}.svg")
         Path(file).write_text(self.svg, encoding="utf-8")
 
 

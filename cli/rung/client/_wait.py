@@ -17,7 +17,10 @@ Shown = Literal["all", "top", "none"]
 """Which of its trials an experiment has: all, the five best, or none."""
 
 POLL_S: Final = 5.0
-"""The experiment is read at least so often, whether or not an event arrives."""
+"""The experiment is read at least so often, whether or not an event arrives; at first more often,
+for one that ends before the stream of events is open."""
+_SHARE: Final = 0.25
+"""Until then it is read after so much of the time that it was waited for."""
 PAUSE_S: Final = 0.3
 """Least time between two reads; three times the last read's duration if that is longer, but at
 most `POLL_S`: a read that waited for a restart of the server is no measure."""
@@ -29,6 +32,7 @@ async def wait(
     """Read an experiment after each of its events; return it once it ended."""
     polled = "none" if note is None else trials
     changed = asyncio.Event()
+    begun = time.monotonic()
     listener = asyncio.create_task(_listen(client, experiment_id, changed))
     try:
         while True:
@@ -43,8 +47,9 @@ async def wait(
                 return await client.experiment(experiment_id, trials=trials)
             took_s = time.monotonic() - started
             await asyncio.sleep(min(max(PAUSE_S, 3 * took_s), POLL_S))
+            pause_s = min(max(PAUSE_S, _SHARE * (time.monotonic() - begun)), POLL_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
+                async with asyncio.timeout(pause_s):
                     await changed.wait()
     finally:
         listener.cancel()

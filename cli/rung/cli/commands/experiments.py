@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -53,6 +54,8 @@ _SORTS: Final = tuple(
     for order in ("", "-")
 )
 _TRIALS_SHOWN: Final = 20
+_PLACED: Final = re.compile(r"place \d+ of \d+ at length (?P<length>\d+)")
+"""The reason of a trial that others were compared with."""
 _CELL: Final = 60
 """Characters of a hyperparameter's value in the table of trials."""
 _PERIOD_S: Final = 3.0
@@ -239,7 +242,11 @@ async def show(  # noqa: PLR0913 - its options
                 print_json(trial)
             else:
                 period = await _checkpoint_period(client, trial)
-                _show_trial(trial, period, _address(client.url, trial.id))
+                unplaced = None
+                if trial.state == "waiting":
+                    owner = await client.experiment(trial.experiment_id, trials="none")
+                    unplaced = owner.unplaced
+                _show_trial(trial, period, _address(client.url, trial.id), unplaced)
             return 0
         if link.json and not following:
             experiment = await client.experiment(name)
@@ -403,6 +410,19 @@ def _sizes(experiment: Experiment) -> str:
     return f"{kept}, {sum(counts.values()) - stored:,} gone"
 
 
+def _why(experiment: Experiment, trial: Trial) -> str | None:
+    """Return the reason of a trial's state, with the value by which it was placed."""
+    if trial.state == "waiting":
+        return experiment.unplaced or trial.message
+    placed, plan = _PLACED.match(trial.reason or ""), experiment.plan
+    last = trial.validations[-1].metrics if trial.validations else {}
+    if placed and plan and experiment.best and last.get(plan.time_metric) == int(placed["length"]):
+        value = last.get(experiment.best.metric)
+        if value is not None and (trial.best is None or value != trial.best.value):
+            return f"{number(value)}: {trial.reason}"
+    return trial.reason
+
+
 class _Trials(NamedTuple):
     """The table of an experiment's trials, or of the best of them."""
 
@@ -426,7 +446,7 @@ class _Trials(NamedTuple):
             "batches": lambda it: it.best.steps if it.best else None,
             "restarts": lambda it: it.restarts,
             "hyperparameters": lambda it: settings(it.hparams),
-            "why": lambda it: it.reason,
+            "why": lambda it: _why(experiment, it),
         }
         values = [dict(flat(trial.hparams)) for trial in trials]
         names = dict.fromkeys(name for each in values for name in each)
@@ -533,12 +553,15 @@ async def _checkpoint_period(client: AsyncClient, trial: TrialDetail) -> str | N
     return None
 
 
-def _show_trial(trial: TrialDetail, period: str | None, address: str) -> None:
+def _show_trial(
+    trial: TrialDetail, period: str | None, address: str, unplaced: str | None
+) -> None:
     print_facts(
         [
             ("trial", trial.id),
             ("page", address),
             ("state", trial.state),
+            ("waiting", unplaced),
             ("status", trial.status),
             ("reason", trial.reason),
             ("last run", trial.message),

@@ -17,7 +17,8 @@ def failure_facts(experiment: Experiment) -> list[tuple[str, str]]:
         facts = [*_causes_of(errored, "errored"), *facts]
     if errored or late:
         first = (errored or late)[0].trial_id
-        facts.append(("log", f"`rung logs {first}` shows the first of them"))
+        what = "it" if experiment.trial_count == 1 else "the first of them"
+        facts.append(("log", f"`rung logs {first}` shows {what}"))
     return facts
 
 

@@ -68,6 +68,7 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
         "trained": {number(length): lengths[length] for length in sorted(lengths) if longest},
         "units": None if longest is None else result.units,
         "units_full": full,
+        "mode": config["searcher"].get("mode"),
         "concurrent": config["searcher"].get("max_concurrent_trials"),
         "slots": slots,
         "elapsed": None if longest is None else result.elapsed,
@@ -108,6 +109,12 @@ def _print(facts: dict[str, Any]) -> None:
         [(it.bracket, it.trials, " ".join(map(str, it.lengths))) for it in facts["brackets"]],
         right=["bracket", "trials"],
     )
+    whole = [it for it in facts["brackets"] if len(it.lengths) == 1]
+    if facts["mode"] and whole and len(facts["brackets"]) > 1:
+        click.echo(
+            f"{counted(whole[0].trials, 'trial')} of bracket {whole[0].bracket} train in full,"
+            " whatever their metric: `searcher.mode: aggressive` has only bracket 0."
+        )
     if facts["trained"]:
         click.echo()
         columns = [f"{unit} trained", "trials"]
