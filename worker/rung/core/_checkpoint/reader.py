@@ -229,7 +229,7 @@ class CollectiveReader:
             self._restored = True
             self._connection.send(Restored(checkpoint_id, manifest.steps_completed))
             log().info(
-                "training resumes", batches=manifest.steps_completed, checkpoint=checkpoint_id
+                "checkpoint restored", batches=manifest.steps_completed, checkpoint=checkpoint_id
             )
 
     def _sweep(self) -> None:
