@@ -363,6 +363,16 @@ def test_the_least_of_an_accuracy(metric: str, *, warned: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("named", "unit"), [("epoch", "epochs"), ("batch", "batches"), ("epochs", None), ("it", None)]
+)
+def test_a_unit_in_the_singular(named: str, unit: str | None) -> None:
+    """It is a metric of the script's, and probably not meant."""
+    text = PLAIN.replace("metric: loss", f"metric: loss, time_metric: {named}, max_time: 4")
+    found = given(text).warnings
+    assert [it.endswith(f"for the unit write `{unit}`") for it in found] == [True] * bool(unit)
+
+
+@pytest.mark.parametrize(
     ("searcher", "bound"),
     [
         ("name: async_halving, num_rungs: 3, max_trials: 100", 16),

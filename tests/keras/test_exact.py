@@ -56,6 +56,24 @@ def test_an_epoch_that_is_a_piece_of_the_data_is_refused(batches: int | None, sa
         _part("steps_per_epoch").refuse_pieces(_fit(3, batches), tensorflow=False)
 
 
+class _Own:
+    """A data set."""
+
+
+class _Slotted:
+    """A data set without attributes of its own."""
+
+    __slots__ = ()
+
+
+def test_what_of_data_may_have_a_state() -> None:
+    """What a DataLoader reads, where a script's own class may have given it attributes."""
+    found = _part("dataset_hooks").with_attributes
+    for dataset, held in ((_Own(), True), (_Slotted(), False), ([1], False)):
+        assert (found(SimpleNamespace(dataset=dataset)) is dataset) == held
+    assert found([1]) is None
+
+
 def test_batches_that_were_trained_go_by() -> None:
     """The position is reached behind the last of them, once."""
     trained: list[int] = []

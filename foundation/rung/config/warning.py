@@ -71,6 +71,8 @@ _LARGER: Final = frozenset(
     ]
 )
 """Words in the names of metrics whose largest value is wanted; `accuracy` may be part of one."""
+_UNITS: Final = {"batch": "batches", "epoch": "epochs", "record": "records", "step": "steps"}
+"""Units of a time metric, by what may be meant for them."""
 _SMALLER: Final = frozenset(["err", "error", "loss", "minus", "neg", "negative"])
 
 
@@ -95,6 +97,7 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
     found.extend(_never_drawn(_given(tree, ("searcher", "name")), leaves))
     found.extend(_exponents(leaves))
     found.extend(_least(_given(tree, ("searcher",))))
+    found.extend(_singular(_given(tree, ("searcher", "time_metric"))))
     return found
 
 
@@ -172,6 +175,19 @@ def _least(searcher: Any) -> list[str]:
             f"searcher.metric: the trial with the smallest `{shortened(metric, 60)}` is the best"
             " one; if the largest is meant, write `smaller_is_better: false` beside it (for"
             ' `rung.tune`: `mode="max"`), else `smaller_is_better: true`'
+        )
+    ]
+
+
+def _singular(time_metric: Any) -> list[str]:
+    """Return a warning if a unit is probably meant, and a metric of the script's named."""
+    unit = _UNITS.get(time_metric) if isinstance(time_metric, str) else None
+    if unit is None:
+        return []
+    return [
+        (
+            f"searcher.time_metric: `{time_metric}` is a metric that the script has to report with"
+            f" its validations; for the unit write `{unit}`"
         )
     ]
 

@@ -356,7 +356,14 @@ class Options(AshaOptions, tag="async_halving", kw_only=True):
         },
     }
 
-    num_rungs: Annotated[int, Meta(ge=1, le=RUNGS_MAX, description="How many rungs there are.")]
+    num_rungs: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=RUNGS_MAX,
+            description="How many rungs there are; `adaptive_asha` chooses them by itself.",
+        ),
+    ]
 
     def concurrent_unless_given(self) -> int:
         """Return as many as let one trial reach the top: divisor**(num_rungs-1), as Determined."""

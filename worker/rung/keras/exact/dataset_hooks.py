@@ -87,4 +87,5 @@ def with_attributes(data: Any) -> Any:
     if isinstance(data, keras.utils.PyDataset):
         return data
     dataset = getattr(data, "dataset", None)  # of torch, which need not be there
-    return dataset if is_of_script(type(dataset).__module__) else None
+    own = is_of_script(type(dataset).__module__) and hasattr(dataset, "__dict__")
+    return dataset if own else None

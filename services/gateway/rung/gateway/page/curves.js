@@ -2,7 +2,7 @@
 // all curves, and the one that is looked at, so that the pointer's moving draws one curve only.
 
 import { framed, h, say } from "./dom.js";
-import { duration, short } from "./format.js";
+import { bytes, duration, short } from "./format.js";
 import { Lines } from "./lines.js";
 import { linear, logarithmic, surface, tone } from "./scale.js";
 
@@ -21,6 +21,7 @@ export class Curves {
       "aria-label": "Learning curves. Arrow keys walk through the trials, Enter opens one.",
     });
     this.draw = framed(this.canvas, () => this.#draw());
+    this.text = short;
     this.tip = h("div", { class: "tip", hidden: true });
     this.grid = h("canvas", { class: "layer" });
     this.all = new Lines(board);
@@ -32,10 +33,11 @@ export class Curves {
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
-  /** Takes trial id → points of step (or seconds, if `timed`) and value; draws. */
-  set(curves, { timed = false } = {}) {
+  /** Takes trial id → points of step (or seconds, if `timed`) and value of a metric; draws. */
+  set(curves, { timed = false, metric = "" } = {}) {
     this.curves = curves;
     this.timed = timed;
+    this.text = metric.endsWith("_bytes") ? bytes : short;
     this.draw();
   }
 
@@ -109,14 +111,15 @@ export class Curves {
         if (Number.isFinite(value) && !(this.options.log && value <= 0)) values.push(value);
       }
     }
-    if (!values.length) return [{ ...linear(0, 1), label: "step", text: short }, linear(0, 1)];
+    const up = (scale) => ({ ...scale, text: this.text });
+    if (!values.length) return [{ ...linear(0, 1), label: "step", text: short }, up(linear(0, 1))];
     values = Float64Array.from(values).sort();
     const cut = this.options.clip ? Math.floor(values.length * 0.03) : 0;
     const [low, high] = [values[cut], values[values.length - 1 - cut]];
     const across = this.timed ? times(x0, x1) : { ...linear(x0, x1, 8), label: "step", text: short };
-    if (this.options.log) return [across, logarithmic(low, high)];
+    if (this.options.log) return [across, up(logarithmic(low, high))];
     const room = (high - low) * 0.03;
-    return [across, linear(low - room, high + room)];
+    return [across, up(linear(low - room, high + room))];
   }
 
   #line(context, { trial, points }, chosen) {
@@ -168,7 +171,7 @@ export class Curves {
 
   #tell({ trial, point, px, py }) {
     const place = this.timed ? `after ${duration(point[0])}` : `at step ${short(point[0])}`;
-    say(this.tip, `trial ${trial.index} · ${short(point[1])} ${place}`);
+    say(this.tip, `trial ${trial.index} · ${this.text(point[1])} ${place}`);
     this.tip.hidden = false;
     const room = this.element.clientWidth - this.tip.offsetWidth - 8;
     this.tip.style.left = `${Math.max(4, Math.min(px + 12, room))}px`;
@@ -220,7 +223,7 @@ function axes(context, frame, x, y) {
     context.moveTo(frame.x0, py);
     context.lineTo(frame.x1, py);
     context.stroke();
-    context.fillText(short(tick), frame.x0 - 8, py);
+    context.fillText(y.text(tick), frame.x0 - 8, py);
   }
   context.textAlign = "center";
   context.textBaseline = "top";

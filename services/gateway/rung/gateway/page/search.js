@@ -14,6 +14,8 @@ const POINTS = 30_000;
 /** The curves of more trials are read again every so often alone: what is reported is added to them. */
 const MANY = 500;
 const RELOAD_MS = 30_000;
+/** Groups of metrics in the order in which they are offered; those of scripts lie before the machine's. */
+const KINDS = ["validation", "training", "", "system"];
 
 export class SearchTab {
   constructor(page) {
@@ -148,7 +150,7 @@ export class SearchTab {
     this.metric = JSON.parse(value);
     this.data = new Map();
     this.begun = undefined;
-    this.curves.set(this.data, { timed: this.#timed() });
+    this.curves.set(this.data, { timed: this.#timed(), metric: this.metric?.name });
     this.#load();
   }
 
@@ -172,7 +174,7 @@ export class SearchTab {
     this.data = new Map(
       curves.map(([id, each]) => [id, each.map(([step, value, time]) => [this.#place(step, time), number(value)])]),
     );
-    this.curves.set(this.data, { timed: this.#timed() });
+    this.curves.set(this.data, { timed: this.#timed(), metric: this.metric?.name });
   }
 
   /** Whether the metric is one of the machine's, whose steps are times. */
@@ -187,7 +189,9 @@ export class SearchTab {
 
   #offer(names) {
     const { kind, name } = this.metric;
-    const all = names.some((each) => each.kind === kind && each.name === name) ? names : [this.metric, ...names];
+    const place = (each) => KINDS.indexOf(KINDS.includes(each.kind) ? each.kind : "");
+    const there = names.some((each) => each.kind === kind && each.name === name);
+    const all = [...(there ? [] : [this.metric]), ...names].sort((a, b) => place(a) - place(b));
     const texts = all.map((each) => JSON.stringify({ kind: each.kind, name: each.name }));
     if (texts.join() === this.offered) return;
     this.offered = texts.join();
