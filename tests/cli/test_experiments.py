@@ -405,6 +405,12 @@ def test_best(server: Scripted, rung: Rung) -> None:
     assert rung("best", "k3v9x2ab", "--json").json == recorded_answers.best()
 
 
+def test_best_of_a_trial_names_the_commands_for_one(rung: Rung) -> None:
+    """It is no unknown experiment."""
+    result = rung("best", "k3v9x2ab.0")
+    assert (result.code, "`rung show` shows a trial's best value" in result.err) == (2, True)
+
+
 def test_best_before_there_is_one(server: Scripted, rung: Rung) -> None:
     """Before the first validation, the gateway's words are shown; exit code 6."""
     server.on(f"{EXPERIMENT}/best", problem(409, "no trial has reported a finite 'error' yet"))

@@ -212,6 +212,12 @@ async def test_variables_for_an_interpreter(running: Rig) -> None:
     assert ended.printed() == ["0 4"]
 
 
+async def test_a_process_has_the_name_of_its_run(running: Rig) -> None:
+    """Where `top` and `ps -o comm` show it."""
+    ended = await running.run_script("print(open('/proc/self/comm').read().strip())")
+    assert ended.printed() == [ended.allocation_id[:15]]
+
+
 async def test_leaves_nothing_behind(running: Rig) -> None:
     """Children, daemons and children of daemons are gone once the run is released."""
     script = (

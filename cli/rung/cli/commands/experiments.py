@@ -341,6 +341,11 @@ def _address(url: str, name: str | None) -> str:
 async def best(experiment_id: str, link: Link) -> None:
     """Show an experiment's best trial, its hyperparameters and its checkpoint."""
     async with link.client() as client:
+        if await client.kind_of(experiment_id) != "experiment":
+            raise click.UsageError(
+                f"{experiment_id} is no experiment; `rung show` shows a trial's best value, and"
+                " `rung checkpoints` what can be downloaded of it"
+            )
         found = await client.best(experiment_id)
     if link.json:
         print_json(found)

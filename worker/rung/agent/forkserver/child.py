@@ -71,6 +71,7 @@ def become(request: int, stdout: int, stderr: int, parent: int, modules: int) ->
         launch = launch_in(request)
         os.close(request)
         _detach(parent, launch)
+        _set_name(launch.process)
         _redirect(stdout, stderr)
         os.environ.update(launch.environment)
         _write_secrets(launch)
@@ -122,6 +123,12 @@ def _set_oom_score() -> None:
     """Make the OOM killer choose the run before the platform's processes."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _set_name(process: str) -> None:
+    """Have `top` and `ps -o comm` show the run; the kernel keeps 15 bytes."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(process, encoding="utf-8")
 
 
 def _become_user(user: int, groups: list[int]) -> None:
