@@ -293,17 +293,20 @@ class Board extends EventTarget {
 class Ladder {
   constructor() {
     this.body = h("div", { class: "brackets" });
+    this.unit = h("small");
     this.element = h(
       "section",
       { class: "panel wide", "aria-label": "Rungs", hidden: true },
-      h("div", { class: "controls" }, h("h2", {}, "Rungs")),
+      h("div", { class: "controls" }, h("h2", {}, "Rungs"), this.unit),
       this.body,
     );
   }
 
   show({ plan, rungs }) {
-    const brackets = (plan?.brackets ?? []).filter(({ lengths }) => lengths.length > 1);
-    this.element.hidden = !brackets.length;
+    const all = plan?.brackets ?? [];
+    const brackets = all.length > 1 ? all : all.filter(({ lengths }) => lengths.length > 1);
+    this.element.hidden = !brackets.some(({ lengths }) => lengths.length);
+    say(this.unit, plan?.time_metric ?? "");
     this.body.replaceChildren(
       ...brackets.map((bracket) => {
         const { trials, reached } = rungs.find((each) => each.bracket === bracket.bracket);
