@@ -33,7 +33,7 @@ def test_a_run_that_goes_on_elsewhere_says_so_once(
             tracker = ProgressTracker(run, "test-2", lambda: {"GPU": "large"})
             with tracker.found():
                 pass
-            assert [it["event"] for it in logs] == ["checkpoint restored"]
+            assert [it["event"] for it in logs] == ["training resumes"]
             tracker.batch_done()
             tracker.batch_done()
     [_, told] = logs

@@ -33,7 +33,7 @@ from rung.torch.trial import Trial
 from rung.training import batch_size, rng
 from rung.training.averages import TrainingAverages, named
 from rung.training.checkpoint_schedule import CheckpointSchedule
-from rung.training.continuation import continues
+from rung.training.continuation import continues, log_place
 from rung.training.determinism import log_differences
 from rung.training.plan import Plan, Progress, due
 from rung.training.states import rank_states
@@ -312,6 +312,7 @@ class Loop:
                 if not info.managed or trained_by == info.trial.trial_id:
                     self._context.board.restore(files)
         self._parts.progress = state.progress_of(captured)
+        log_place(self._core, self._progress.batches, checkpoint_id)
         if self._progress.stop_requested:
             self._context.set_stop_requested(stop_requested=True)
         self._say_where()

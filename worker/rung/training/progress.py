@@ -21,7 +21,7 @@ import msgspec
 
 from rung import core
 from rung.training.checkpoint_schedule import CheckpointSchedule
-from rung.training.continuation import is_own
+from rung.training.continuation import is_own, log_place
 from rung.training.data_wait import GROUP, DataWait
 from rung.training.determinism import Machine
 from rung.training.errors import NotResumable
@@ -266,6 +266,7 @@ class ProgressTracker:
                 self.progress = msgspec.convert(state["progress"], Progress)
                 self._validation = state["validation"]
                 self._stored_at = self.progress.moment()
+                log_place(self.run, self.progress.batches, checkpoint_id)
                 if self.run.distributed.is_chief:
                     self._machine.resume_from(state.get("machine"))
             yield folder, own

@@ -228,9 +228,6 @@ class CollectiveReader:
         if manifest.checkpoint_id == checkpoint_id:
             self._restored = True
             self._connection.send(Restored(checkpoint_id, manifest.steps_completed))
-            log().info(
-                "checkpoint restored", batches=manifest.steps_completed, checkpoint=checkpoint_id
-            )
 
     def _sweep(self) -> None:
         """Delete incomplete checkpoints of this trial's earlier runs."""
