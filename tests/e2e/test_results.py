@@ -294,7 +294,8 @@ def test_the_exit_code_says_whether_there_is_a_result(submitted: Submitted, name
     assert bool(failures) == ("errored" in said[1])
     if failures:
         first = failures[0]["trial_id"]
-        assert f"`rung logs {first}` shows the first of them" in end.stdout
+        which = "it" if shown["trial_count"] == 1 else "the first of them"
+        assert f"`rung logs {first}` shows {which}\n" in end.stdout
         logs = submitted.installation.get(failures[0]["logs"].removeprefix("/api/v1"))
         assert {line["trial_id"] for line in logs["items"]} <= {first}
 
