@@ -405,8 +405,9 @@ def test_best(server: Scripted, rung: Rung) -> None:
     assert rung("best", "k3v9x2ab", "--json").json == recorded_answers.best()
 
 
-def test_best_of_a_trial_names_the_commands_for_one(rung: Rung) -> None:
+def test_best_of_a_trial_names_the_commands_for_one(server: Scripted, rung: Rung) -> None:
     """It is no unknown experiment."""
+    server.on("/experiments/k3v9x2ab.0/best", problem(404, "no such experiment"))
     result = rung("best", "k3v9x2ab.0")
     assert (result.code, "`rung show` shows a trial's best value" in result.err) == (2, True)
 

@@ -41,6 +41,7 @@ from rung.client import (
     ClientError,
     Experiment,
     ExperimentSummary,
+    NotFound,
     Trial,
     TrialDetail,
 )
@@ -341,12 +342,15 @@ def _address(url: str, name: str | None) -> str:
 async def best(experiment_id: str, link: Link) -> None:
     """Show an experiment's best trial, its hyperparameters and its checkpoint."""
     async with link.client() as client:
-        if await client.kind_of(experiment_id) != "experiment":
+        try:
+            found = await client.best(experiment_id)
+        except NotFound as error:
+            if await client.kind_of(experiment_id) == "experiment":
+                raise
             raise click.UsageError(
                 f"{experiment_id} is no experiment; `rung show` shows a trial's best value, and"
                 " `rung checkpoints` what can be downloaded of it"
-            )
-        found = await client.best(experiment_id)
+            ) from error
     if link.json:
         print_json(found)
         return
