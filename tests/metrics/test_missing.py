@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import topic
-from rung.events.metric import EVER_MS, LogsDeleted, MetricsDeleted
+from rung.events.metric import EVER_MS, LogsDeleted, MetricsDeleted, deleted_text
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesStore, Settings
 from rung.metrics import missing as missing_module
@@ -76,9 +76,16 @@ async def _delete(store: SeriesStore, table: str, condition: str) -> None:
             tables.execute(f"ALTER TABLE {table} DELETE WHERE {condition}")
 
     await store._run(delete)
-    left = f"SELECT count() FROM {table} WHERE {condition}"  # noqa: S608 - a test's
+    await _deleted(store)
+
+
+async def _deleted(store: SeriesStore) -> None:
+    """Wait until ClickHouse has deleted what it was told to."""
+    under_way = (
+        "SELECT count() FROM system.mutations WHERE database = currentDatabase() AND NOT is_done"
+    )
     async with asyncio.timeout(30):
-        while await store._run(lambda tables: tables.rows(left, tuple[int])) != [(0,)]:  # noqa: ASYNC110 - ClickHouse gets there
+        while await store._run(lambda tables: tables.rows(under_way, tuple[int])) != [(0,)]:  # noqa: ASYNC110 - ClickHouse gets there
             await asyncio.sleep(0.01)
 
 
@@ -152,7 +159,12 @@ async def test_what_was_deleted_on_purpose_is_not_missing(
     )
     await ledger.append([draft(gone, 102)])
     await _store(ledger, store)
+    await _deleted(store)
     whole = await _everything(store)
+    assert list(await store.overlay(EXPERIMENT, "training", "loss", 100)) == [TRIALS[1]]
+    left = [each.text for each in await all_lines(store, trial_id=TRIALS[0])]
+    assert sorted(left) == ["2a", "2b", "3a", "3b", deleted_text(deleted)]
+    assert await all_lines(store, trial_id=TRIALS[1]) == []
     assert await _compare(ledger, store) == []
     await _delete(store, "logs", f"trial_id = '{TRIALS[0]}'")
     assert sum(rows for _, rows in await _compare(ledger, store)) == 5, "four, and the mark"

@@ -12,7 +12,7 @@ from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesStore, Settings, serve
 from rung.metrics.clickhouse.engine import Tables
 from rung.metrics.clickhouse.schema import log_tables
-from rung.metrics.retention import days_kept
+from rung.metrics.retention import KNOWS_TTL, days_kept
 
 pytestmark = pytest.mark.stores
 
@@ -24,7 +24,7 @@ _EVER = (-(1 << 62), 0, 1 << 62)
 
 def _merge(tables: Tables) -> None:
     """Have a TTL applied now; where rows are deleted, merging would only be in the way."""
-    if tables.version >= (20, 12):
+    if tables.version >= KNOWS_TTL:
         for table in ("metrics", *log_tables(tables)):
             tables.execute(f"OPTIMIZE TABLE {table} FINAL")
 
@@ -101,12 +101,17 @@ async def test_clocks_gone_wrong_do_no_harm(store: SeriesStore, days: int) -> No
 
 
 async def test_serving_sets_the_days_and_leaves_them_when_not_told(store: SeriesStore) -> None:
-    """With days, old rows go at the start of the service; without, what was set stays set."""
+    """With days, old rows go at the start of the service; without, what was set stays set.
+
+    A server of before TTLs remembers no days: its old rows come back from the ledger.
+    """
+    every, new = [0, 10, 20, 30, 40], [0, 10]
     ledger = MemoryLedger(ledger_id="ledger-1")
     await ledger.append([draft(_reports(int(time.time() * 1_000)), 1)])
     quick = Settings(flush_seconds=0.01)
     kept = Settings(flush_seconds=0.01, metrics_days=15)
-    for settings, steps in ((quick, [0, 10, 20, 30, 40]), (kept, [0, 10]), (quick, [0, 10])):
+    remembered = await store._run(lambda tables: tables.version >= KNOWS_TTL)
+    for settings, steps in ((quick, every), (kept, new), (quick, new if remembered else every)):
         serving = asyncio.create_task(serve(ledger, store, settings))
         await _until(store, steps)
         serving.cancel()
@@ -116,7 +121,7 @@ async def test_serving_sets_the_days_and_leaves_them_when_not_told(store: Series
 
 def _days(tables: Tables) -> int | None:
     """Return the days that the table itself knows; a server of before TTLs knows none."""
-    return days_kept(tables, "metrics") if tables.version >= (20, 12) else None
+    return days_kept(tables, "metrics") if tables.version >= KNOWS_TTL else None
 
 
 def test_settings_name_field_and_fix() -> None:
