@@ -152,9 +152,11 @@ class PartitionFold(Generic[S]):
         self.recorded: Final = Recorded(image.decisions)
         """The decisions on record that are not folded yet."""
         self.changed: dict[str, Place] = {}
-        """Keys that were folded since the last snapshot → before the first fact of each."""
+        """Keys that were folded since the last save began → before the first fact of each."""
+        self.saving: dict[str, Place] = {}
+        """The same of the save that is under way: since the snapshot before it."""
         self.since = image.facts
-        """The position of facts at which that snapshot was begun."""
+        """The position of facts at which the save of the newest snapshot began."""
         for key, known in list(image.keys.items()):
             if known.state is not None and known.state.level > processor.level:
                 self._leave_alone(key, self._next_of(key), known.state.level, on_record=False)
@@ -504,7 +506,8 @@ class PartitionFold(Generic[S]):
         self._stop(record, turn, event, data)
         if is_torn:
             end = Place(turn.position + 1, self.recorded.next + 1)
-            self.torn[record.key] = Torn(event.id, self.since, self.changed[record.key], end)
+            begin = self.saving.get(record.key, self.changed[record.key])
+            self.torn[record.key] = Torn(event.id, self.since, begin, end)
         self.recorded.made(1)
         return Folded([event], [], None, Rejected(record, data.reason))
 

@@ -146,8 +146,8 @@ class Snapshots(Generic[S]):
         """
         async with settled():
             facts, decisions = fold.facts, fold.decisions
-            changed, fold.changed = fold.changed, {}
-            since, fold.since = fold.since, facts
+            changed = fold.changed
+            fold.saving, fold.changed = changed, {}
         for key in changed:
             self._members[_bucket_of(key)][key] = None
         try:
@@ -160,9 +160,12 @@ class Snapshots(Generic[S]):
             mark = _Mark(self._processor.version, facts, decisions, self._copies)
             value = with_checksum(msgspec.json.encode(mark))
             await self._ledger.save_snapshot(self._name, self._partition, value)
+            fold.since = facts
         except BaseException:
-            fold.changed, fold.since = fold.changed | changed, since
+            fold.changed |= changed
             raise
+        finally:
+            fold.saving = {}
 
     def _make(self, fold: PartitionFold[S], number: int) -> _Bucket[S]:
         members = self._members[number]
