@@ -360,6 +360,8 @@ _ASKED = [_request(FactRetried, _FIRST), _request(FactDropped, _FIRST)]
         ([_FIRST, _resumed(9)], [_ASKED[1]], "dropped", "why at 7"),
         ([_FIRST, _AGAIN], _ASKED, "open", "why at 9"),
         ([_FIRST, _AGAIN], [_ASKED[0], _request(FactDropped, _AGAIN)], "dropped", "why at 9"),
+        ([_FIRST, _stopped(8, 8)], [], "open", "why at 7"),
+        ([_FIRST, _stopped(8, 8), _resumed(9)], [_ASKED[0]], "taken", "why at 7"),
         ([_FIRST, _stopped(8, 9, index=3)], [_ASKED[0]], "taken", "why at 7"),
         ([_FIRST, _stopped(8, 9, index=3)], [_ASKED[1]], "dropped", "why at 7"),
     ],
@@ -375,6 +377,13 @@ def test_what_becomes_of_a_rejected_fact(
         letter = found.letters["searcher/experiments/3/7"]
         assert (letter.state, letter.reason) == (state, reason), places
         assert found.open == sum(it.state == "open" for it in found.letters.values())
+
+
+def test_a_rejection_of_a_key_that_stands_still_already_is_none() -> None:
+    """A replica of another release wrote it that had taken the fact rejected before."""
+    assert list(_folded(_FIRST, _stopped(8, 8)).letters) == ["searcher/experiments/3/7"]
+    found = _folded(_FIRST, _resumed(9), _stopped(10, 10))
+    assert [it.state for it in found.letters.values()].count("open") == 1
 
 
 async def test_a_rejected_fact_is_shown_and_retried(world: World, client: Client) -> None:

@@ -64,7 +64,11 @@ class MessageTaken(_Message, frozen=True, kw_only=True):
 
 
 class FactRejected(Struct, frozen=True, kw_only=True):
-    """A processor could not decode or fold a fact; the fact's key stands still before it."""
+    """A processor could not decode or fold a fact; the fact's key stands still before it.
+
+    Where its cause is not an operator's request but the fact itself, and the key stands still
+    already, it has no effect: a replica wrote it that did not know of that earlier rejection.
+    """
 
     TYPE: ClassVar[str] = "rung.fact.rejected.v1"
     TOPIC: ClassVar[str] = topic.ANY_DECISIONS

@@ -75,7 +75,12 @@ class Operator:
         for name, reader in self._readers.items():
             for event in self._effective(await reader.new()):
                 match event.data:
-                    case FactRejected():
+                    case FactRejected() as data:
+                        if (
+                            event.causeposition == data.position
+                            and (name, event.key) in self._open
+                        ):
+                            continue  # the key stood still before this fact already
                         self._open[name, event.key] = event
                         self._all.append(event)
                     case KeyResumed():

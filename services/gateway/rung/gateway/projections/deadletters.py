@@ -42,6 +42,11 @@ _VALUE_LENGTH: Final = 4_096
 Request = MessageRetryRequested | MessageDropped | FactRetried | FactDropped
 DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
 _SETTLED: Final = frozenset({"dropped", "taken"})
+_UNANSWERED: Final = (
+    "SELECT rejection FROM letters WHERE key = ? AND reader = ? AND id != ?"
+    " AND rejection IS NOT NULL AND NOT answered"
+)
+"""The rejection because of which a key stands still."""
 _FIELDS: Final = "at, topic, partition, position, key, reader, reason, value, state, rejection"
 _SCHEMA: Final = """
 CREATE TABLE letters (
@@ -102,7 +107,7 @@ class DeadLetterProjection(Projection):
         | FactRetried
         | FactDropped
     )
-    version = 4
+    version = 5
     schema = _SCHEMA
 
     def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:  # noqa: ARG002 - the key is in the event
@@ -111,6 +116,8 @@ class DeadLetterProjection(Projection):
         match data:
             case MessageRejected():
                 _reject(db, event, data)
+            case FactRejected() if event.causeposition == data.position and _is_stuck(db, data):
+                pass  # the key stood still before this fact already
             case FactRejected():
                 _answer(db, data.reader, data.key, id_of(data))
                 _reject(db, event, data)
@@ -174,13 +181,14 @@ def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected | FactRe
     )
 
 
+def _is_stuck(db: sqlite3.Connection, data: FactRejected) -> bool:
+    """Return whether the key of a rejected fact stands still because of an earlier rejection."""
+    return bool(db.execute(_UNANSWERED, (data.key, data.reader, "")).fetchone())
+
+
 def _answer(db: sqlite3.Connection, reader: str, key: str, but: str = "") -> None:
     """Note that a key stands still because of no rejection so far, but of one fact's."""
-    query = (
-        "SELECT rejection FROM letters WHERE key = ? AND reader = ? AND id != ?"
-        " AND rejection IS NOT NULL AND NOT answered"
-    )
-    for (rejection,) in db.execute(query, (key, reader, but)).fetchall():
+    for (rejection,) in db.execute(_UNANSWERED, (key, reader, but)).fetchall():
         db.execute("UPDATE letters SET answered = 1 WHERE rejection = ?", (rejection,))
         _update(db, rejection)
 
