@@ -1,10 +1,10 @@
-"""Progress: between 0 and 1, growing, and 1 only at the end."""
+"""Progress: between 0 and 1, growing, and 1 only of a completed experiment."""
 
 import msgspec
 import pytest
 
 from rung.events import Payload, decision, fact
-from rung.events.experiment import BracketPlan
+from rung.events.experiment import BracketPlan, ExperimentState
 from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
@@ -85,7 +85,7 @@ def test_no_further_than_its_trials() -> None:
 @pytest.mark.parametrize("name", ["async_halving", "hyperband", "random", "adaptive_asha"])
 @pytest.mark.parametrize("seed", range(5))
 def test_progress_grows(name: str, seed: int) -> None:
-    """Event by event it never shrinks, and reaches 1 with the end alone."""
+    """Event by event it never shrinks, and reaches 1 with its completion alone."""
     history = play(seed, name=name)
     fold = tables()
     fold.hold([it.record for it in history.decisions])
@@ -95,8 +95,18 @@ def test_progress_grows(name: str, seed: int) -> None:
         state = shown(fold)
         progress = progress_of(state)
         assert last <= progress.fraction + 1e-9
-        assert (progress.fraction == 1.0) == (state.ended is not None)
+        assert (progress.fraction == 1.0) == (state.ended == "completed")
         last = progress.fraction
+
+
+@pytest.mark.parametrize("state", ["errored", "canceled"])
+def test_what_was_not_completed_is_as_far_as_it_got(state: ExperimentState) -> None:
+    """Two of nine trials were trained when it ended."""
+    plan = [BracketPlan(bracket=0, lengths=[9], trials=9)]
+    experiment = _experiment(plan, [(0, 9, True)] * 2)
+    experiment.ended = state
+
+    assert progress_of(experiment).fraction == pytest.approx(2 / 9)
 
 
 def test_rung_of_a_trial() -> None:

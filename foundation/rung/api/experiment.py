@@ -317,7 +317,7 @@ class ExperimentSummary(Struct, kw_only=True):
     name: str
     state: ExperimentPhase
     method: str
-    progress: Annotated[float, Meta(ge=0, le=1)]
+    progress: Annotated[float, Meta(ge=0, le=1, description="1 only of a completed one")]
     labels: list[str]
     workspace: Annotated[str, Meta(description="its name")]
     project: Annotated[str, Meta(description="its name")]

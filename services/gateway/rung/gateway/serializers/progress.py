@@ -21,7 +21,7 @@ from rung.methods.method import SearchOptions
 from rung.methods.table import read_options
 
 _NEARLY: Final = 0.99
-"""The most that an experiment has before it has ended."""
+"""The most that an experiment has that is not completed."""
 _ANY: Final = SearchOptions(metric="")
 _SUMS_MAX: Final = 256
 _sums: Final = OrderedDict[bytes, "array[float]"]()
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     """How far an experiment is."""
 
     fraction: float
-    """0 to 1; 1 only of an ended one."""
+    """0 to 1; 1 only of a completed one."""
     units_trained: float
     units_full: float | None
     """Those of every trial at full length, None where there is no length."""
@@ -42,7 +42,8 @@ class Progress(NamedTuple):
 def progress_of(experiment: Experiment) -> Progress:
     """Return how far an experiment is."""
     full = _full(experiment)
-    fraction = 1.0 if experiment.ended is not None else min(_fraction(experiment), _NEARLY)
+    completed = experiment.ended == "completed"
+    fraction = 1.0 if completed else min(_fraction(experiment), _NEARLY)
     return Progress(fraction, experiment.units, full)
 
 
