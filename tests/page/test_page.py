@@ -754,18 +754,28 @@ async def test_an_unknown_experiment(opened: Browser) -> None:
     opened.complaints.clear()
 
 
+def _cpu(minutes: float) -> MetricsReported:
+    """Return a reading of the machine of trial 0, so long after its first."""
+    time_ms = 1_767_225_600_000 + round(minutes * 60_000)
+    values: dict[str, MetricValue] = {"cpu_percent": 10 * minutes}
+    row = MetricRow(kind="system", step=time_ms // 1000, time_ms=time_ms, values=values)
+    trial_id = f"{EXPERIMENT}.0"
+    return MetricsReported(experiment_id=EXPERIMENT, trial_id=trial_id, run=1, rows=[row])
+
+
+async def _choose_metric(opened: Browser, name: str) -> None:
+    """Have a metric drawn, once there is one of that name."""
+    await opened.until(f"document.querySelector('select').innerText.includes('{name}')")
+    await opened.run(
+        "(() => { const choice = document.querySelector('select');"
+        f"choice.value = [...choice.options].find((it) => it.text.includes('{name}')).value;"
+        "choice.dispatchEvent(new Event('change')) })()"
+    )
+
+
 async def test_metrics_of_the_machine_lie_on_an_axis_of_time(site: Site, opened: Browser) -> None:
     """From the first report on, in a unit that fits; not against seconds since 1970."""
     await site.write(submitted())
-    trial_id = f"{EXPERIMENT}.0"
-    begun_ms = 1_767_225_600_000
-
-    def reported(minutes: float) -> MetricsReported:
-        time_ms = begun_ms + round(minutes * 60_000)
-        values: dict[str, MetricValue] = {"cpu_percent": 10 * minutes}
-        row = MetricRow(kind="system", step=time_ms // 1000, time_ms=time_ms, values=values)
-        return MetricsReported(experiment_id=EXPERIMENT, trial_id=trial_id, run=1, rows=[row])
-
     await opened.run(
         "window.drawn = [];"
         "const paint = CanvasRenderingContext2D.prototype.fillText;"
@@ -773,20 +783,40 @@ async def test_metrics_of_the_machine_lie_on_an_axis_of_time(site: Site, opened:
         " window.drawn.push(text); return paint.call(this, text, ...where) }"
     )
     await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
-    await site.write(*_reported(0, 10), *(reported(minutes) for minutes in (0, 2, 4)))
-    await opened.until("document.querySelector('select').innerText.includes('cpu_percent')")
-    await opened.run(
-        "(() => { const choice = document.querySelector('select'); window.drawn = [];"
-        "choice.value = [...choice.options].find((it) => it.text.includes('cpu_percent')).value;"
-        "choice.dispatchEvent(new Event('change')) })()"
-    )
+    await site.write(*_reported(0, 10), *(_cpu(minutes) for minutes in (0, 2, 4)))
+    await _choose_metric(opened, "cpu_percent")
     await opened.until("window.drawn.includes('min')")
     await opened.run("window.drawn = []")
-    await site.write(reported(12))
+    await site.write(_cpu(12))
     await opened.until("window.drawn.includes('10')")
     shown = await opened.run("window.drawn")
     assert {"0", "2", "4", "6", "8", "10", "min"} <= set(shown)
     assert not any(text.endswith("e9") for text in shown)
+
+
+COUNT_PIECES = """
+window.pieces = [];
+const { beginPath, moveTo, stroke } = CanvasRenderingContext2D.prototype;
+Object.assign(CanvasRenderingContext2D.prototype, {
+    beginPath() { this.moved = 0; return beginPath.call(this) },
+    moveTo(...where) { this.moved += 1; return moveTo.apply(this, where) },
+    stroke() { if (this.lineWidth > 2) window.pieces.push(this.moved); return stroke.call(this) },
+});
+0;
+"""
+"""Notes of how many pieces each thick line is: the best trial's."""
+
+
+async def test_a_line_of_the_machine_ends_where_nothing_ran(site: Site, opened: Browser) -> None:
+    """A pause of the trial is a gap; usual readings are one line."""
+    await site.write(submitted())
+    await opened.run(COUNT_PIECES)
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await site.write(*_reported(0, 10), *(_cpu(minutes) for minutes in (0, 2, 4, 6, 10)))
+    await _choose_metric(opened, "cpu_percent")
+    await site.write(*(_cpu(minutes) for minutes in (100, 102)))
+    await opened.until("window.pieces.includes(2)")
+    assert await opened.run("Math.max(...window.pieces)") == 2
 
 
 COUNT_STROKES = """

@@ -8,6 +8,8 @@ import { linear, logarithmic, surface, tone } from "./scale.js";
 
 const EDGE = { left: 58, right: 14, top: 12, bottom: 30 };
 const NEAR = 28;
+/** Readings that are so many usual distances apart have a gap between them: nothing ran. */
+const APART = 8;
 
 export class Curves {
   constructor(board) {
@@ -126,20 +128,21 @@ export class Curves {
     context.globalAlpha = chosen ? 1 : this.board.isOut(trial.id) ? 0.05 : 0.85;
     context.strokeStyle = context.fillStyle = trial.color;
     context.lineWidth = chosen ? 3 : trial.rank === 0 ? 2.4 : 1.3;
-    context.lineJoin = "round";
+    context.lineJoin = context.lineCap = "round";
     context.beginPath();
-    let pen = false;
+    const apart = this.timed ? APART * usual(points) : Infinity;
+    let before = -Infinity;
     const odd = [];
     for (const [step, value] of points) {
       if (!Number.isFinite(value) || (this.options.log && value <= 0)) {
         odd.push(step);
-        pen = false;
+        before = -Infinity;
         continue;
       }
       const [px, py] = this.place(step, value);
-      if (pen) context.lineTo(px, py);
-      else context.moveTo(px, py);
-      pen = true;
+      if (!(step - before <= apart)) context.moveTo(px, py);
+      context.lineTo(px, py);
+      before = step;
     }
     context.stroke();
     for (const step of odd) cross(context, this.place(step, 1)[0], this.frame.y0 - 6);
@@ -199,6 +202,12 @@ export class Curves {
     const [px, py] = this.place(...point);
     this.#tell({ trial, point, px, py });
   }
+}
+
+/** Returns the median distance between points. */
+function usual(points) {
+  const distances = points.slice(1).map(([step], i) => step - points[i][0]);
+  return distances.sort((a, b) => a - b)[distances.length >> 1] ?? 0;
 }
 
 /** Returns a scale of seconds, with ticks in a unit that fits. */
