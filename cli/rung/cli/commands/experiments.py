@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -55,8 +54,6 @@ _SORTS: Final = tuple(
     for order in ("", "-")
 )
 _TRIALS_SHOWN: Final = 20
-_PLACED: Final = re.compile(r"place \d+ of \d+ at length (?P<length>\d+)")
-"""The reason of a trial that others were compared with."""
 _CELL: Final = 60
 """Characters of a hyperparameter's value in the table of trials."""
 _PERIOD_S: Final = 3.0
@@ -420,12 +417,12 @@ def _sizes(experiment: Experiment) -> str:
 
 
 def _why(experiment: Experiment, trial: Trial) -> str | None:
-    """Return the reason of a trial's state, with the value by which it was placed."""
+    """Return the reason of a trial's state; of one that was stopped, the value at its end, too."""
     if trial.state == "waiting":
         return experiment.unplaced or trial.message
-    placed, plan = _PLACED.match(trial.reason or ""), experiment.plan
+    plan, stopped = experiment.plan, trial.reason and trial.state == "stopped"
     last = trial.validations[-1].metrics if trial.validations else {}
-    if placed and plan and experiment.best and last.get(plan.time_metric) == int(placed["length"]):
+    if stopped and plan and experiment.best and last.get(plan.time_metric) == trial.length:
         value = last.get(experiment.best.metric)
         if value is not None and (trial.best is None or value != trial.best.value):
             return f"{number(value)}: {trial.reason}"
