@@ -2,6 +2,7 @@
 
 import re
 import webbrowser
+from typing import Any
 
 import click
 import pytest
@@ -261,7 +262,11 @@ def test_what_errored_is_shown(server: Scripted, rung: Rung) -> None:
 def test_why_a_trial_is_as_it_is(server: Scripted, rung: Rung) -> None:
     """With the value that was compared, where the best is another; what it waits after."""
     metrics = {"error": 0.5, "epochs": 4}
-    placed = {"state": "stopped", "length": 4, "reason": "place 5 of 5 at length 4; 1 train on"}
+    placed: dict[str, Any] = {
+        "state": "stopped",
+        "length": 4,
+        "reason": "place 5 of 5 at length 4; 1 train on",
+    }
     trials = [
         recorded_answers.trial(0, **placed, validations=[{"steps": 400, "metrics": metrics}]),
         recorded_answers.trial(1, **placed),
