@@ -101,9 +101,9 @@ def test_progress_grows(name: str, seed: int) -> None:
 
 @pytest.mark.parametrize("state", ["errored", "canceled"])
 def test_what_was_not_completed_is_as_far_as_it_got(state: ExperimentState) -> None:
-    """Two of nine trials were trained when it ended."""
+    """Three of nine trials were begun when it ended: two lengths were trained."""
     plan = [BracketPlan(bracket=0, lengths=[9], trials=9)]
-    experiment = _experiment(plan, [(0, 9, True)] * 2)
+    experiment = _experiment(plan, [(0, 9, True), (0, 6, True), (0, 3, True)])
     experiment.ended = state
 
     assert progress_of(experiment).fraction == pytest.approx(2 / 9)

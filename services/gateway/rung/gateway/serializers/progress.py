@@ -101,6 +101,8 @@ def _fraction(experiment: Experiment) -> float:
         if not plan.lengths:
             done, whole = done + closed * count, whole + count
             continue
+        if experiment.ended is not None:  # its end has closed the trials that were left
+            closed = 0.0
         expected = _expected(plan, options)
         trained = sum(min(bracket.units(at), units) for at, units in enumerate(expected))
         created = _ratio(bracket.trials, count)
