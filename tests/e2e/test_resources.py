@@ -87,7 +87,11 @@ def test_a_search_is_given_other_resources(installation: Installation, tmp_path:
         assert installation.result(experiment) == calm
         assert _busy(installation, "default") == 0
     exits = _events(installation, experiment, "rung.trial.exited.v1")
-    assert {found["outcome"] for found in exits} == {"finished", "preempted"}
+    left = [it for it in exits if it["outcome"] != "finished"]
+    assert left, "some were asked to leave"
+    for found in left:  # a script that has not spoken yet gets SIGTERM
+        early = found["outcome"] == "killed" and found["message"].startswith("ended as asked")
+        assert early or found["outcome"] == "preempted", found
     runs = _events(installation, experiment, "rung.run.requested.v1")
     assert {run["pool"] for run in runs} == {"default", "west"}
     assert all(run["priority"] == 20 for run in runs if run["pool"] == "west")

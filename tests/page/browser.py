@@ -203,6 +203,7 @@ class Chromium:
                 for domain in ("Page", "Runtime", "Log"):
                     await browser.call(f"{domain}.enable")
                 yield browser
+                await browser.open("about:blank")  # amid loading, contexts were left undisposed
             finally:
                 await browser.close()
                 await whole.call("Target.disposeBrowserContext", **made)
