@@ -16,6 +16,7 @@ from rung.events import Event, Fenced, LedgerUnavailable, Payload, decode, encod
 from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.experiment import KillRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger, Record
+from rung.ledger.effective import answers_request
 from rung.ledger.export.export import export, import_
 from rung.runtime import PartitionFold, audit
 from rung.runtime.audit.imports import audit_imports
@@ -202,7 +203,7 @@ class World:
             if isinstance(event.data, KeyResumed):
                 stuck.discard(event.key)
             elif isinstance(event.data, FactRejected):
-                if event.causeposition != event.data.position or event.key not in stuck:
+                if event.key not in stuck or answers_request(event):
                     found.append(event)
                 stuck.add(event.key)
         return found

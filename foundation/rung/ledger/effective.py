@@ -3,8 +3,9 @@
 A fact counts unless its origin's sequence was seen for its key before: then it was appended twice.
 A decision counts if its cause is later than that of the last one of its key. Otherwise it was
 appended twice, or by a second process that believed to own the partition and decided the same:
-the first one counts. All who act on what they read, or count it, ask here; where they keep what
-they have seen (in memory, in a snapshot, in tables) is theirs.
+the first one counts. Nor does a rejection count of a key that stands still already, unless it
+answers a request to go on. All who act on what they read, or count it, ask here; where they keep
+what they have seen (in memory, in a snapshot, in tables) is theirs.
 """
 
 from collections import defaultdict
@@ -13,6 +14,7 @@ from typing import Final, TypeVar
 
 from rung.events import Event
 from rung.events.codec import Head
+from rung.events.deadletter import FactRejected
 
 K = TypeVar("K", bound=Hashable)
 Cause = tuple[int, int]
@@ -32,6 +34,16 @@ def is_new_decision(cause: Cause, causes: MutableMapping[K, Cause], key: K) -> b
         return False
     causes[key] = cause
     return True
+
+
+def answers_request(rejection: Event) -> bool:
+    """Return whether a fact was rejected when a request had its key go on, not when it came.
+
+    Only then does the rejection count if the key stands still already: another one was written by
+    a process that did not know of the earlier rejection.
+    """
+    assert isinstance(rejection.data, FactRejected), rejection
+    return rejection.causeposition != rejection.data.position
 
 
 def is_new_fact(fact: Event, marks: MutableMapping[str, int]) -> bool:

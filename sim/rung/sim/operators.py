@@ -12,6 +12,7 @@ from rung.cli.operations.components import PROCESSORS
 from rung.events import Event, partition_of
 from rung.events.deadletter import FactDropped, FactRejected, FactRetried, KeyResumed
 from rung.events.topic import FACTS_OF
+from rung.ledger.effective import answers_request
 from rung.sim.poison import droppable_fact, is_droppable
 from rung.sim.process import Process
 from rung.sim.world import Counted, Reader, World
@@ -75,12 +76,9 @@ class Operator:
         for name, reader in self._readers.items():
             for event in self._effective(await reader.new()):
                 match event.data:
-                    case FactRejected() as data:
-                        if (
-                            event.causeposition == data.position
-                            and (name, event.key) in self._open
-                        ):
-                            continue  # the key stood still before this fact already
+                    case FactRejected():
+                        if (name, event.key) in self._open and not answers_request(event):
+                            continue
                         self._open[name, event.key] = event
                         self._all.append(event)
                     case KeyResumed():

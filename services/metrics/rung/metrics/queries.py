@@ -135,8 +135,9 @@ def _delete_metrics(tables: Tables, deleted: Sequence[MetricsDeleted]) -> None:
 def _of_trials(tables: Tables, experiment_id: str, trial_ids: Sequence[str]) -> str:
     """Return the condition on rows of trials.
 
-    Mutations of 18.16 that reach a part together mix up their sets, and delete rows that none of
-    them names (github.com/ClickHouse/ClickHouse/issues/4058): older servers get no `IN`.
+    ClickHouse 18.16 confuses the sets of `IN` of mutations that it applies to a part together, and
+    deletes rows that match none of them (github.com/ClickHouse/ClickHouse/issues/4058): older
+    servers get no `IN`.
     """
     names = ", ".join(map(literal, sorted(set(trial_ids))))
     at_once = tables.version >= _DELETES_AT_ONCE

@@ -34,6 +34,7 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.topic import DECISIONS, FACTS_OF
+from rung.ledger.effective import answers_request
 from rung.runtime.projection import Projection
 from rung.runtime.projection.merge import Rejection
 
@@ -116,8 +117,8 @@ class DeadLetterProjection(Projection):
         match data:
             case MessageRejected():
                 _reject(db, event, data)
-            case FactRejected() if event.causeposition == data.position and _is_stuck(db, data):
-                pass  # the key stood still before this fact already
+            case FactRejected() if not answers_request(event) and _is_stuck(db, data):
+                pass
             case FactRejected():
                 _answer(db, data.reader, data.key, id_of(data))
                 _reject(db, event, data)
