@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from rung.core import DistributedContext
 from rung.torch import InvalidPlan, stream
 from rung.torch.data.training_data import TrainingData
-from support.ranked import on_agents, ranked
+from support.ranked import forked, on_agents, ranked
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital'")  # of torchdata's own constructor
 SEED = 11
@@ -272,8 +272,13 @@ def epochs_of(
     states: list[Any] | None = None,
     until: int | None = None,
     batch: int = 0,
+    *,
+    draws: bool = False,
 ) -> list[Parts]:
-    """Return what each rank gets in an epoch, or the rest of one."""
+    """Return what each rank gets in an epoch, or the rest of one.
+
+    Where the records draw from global generators, each rank has some of its own, in a process.
+    """
 
     def work(ranks: DistributedContext) -> Parts:
         data = TrainingData(build(ranks), SEED, ranks)
@@ -286,7 +291,7 @@ def epochs_of(
                 break
         return Parts(found, data.state(), data.share > 0)
 
-    return on_ranks(size, work)
+    return forked(on_agents(size), work) if draws else on_ranks(size, work)
 
 
 def records(parts: list[Parts]) -> list[int]:
@@ -466,13 +471,15 @@ class Shard(Dataset[torch.Tensor]):
 def test_shards_of_one_length_are_refused(noise: float) -> None:
     """By their records, also where these are augmented at random."""
     with pytest.raises(InvalidPlan, match="differ in their first records and last records"):
-        epochs_of(lambda ranks: DataLoader(Shard(ranks.rank, ranks.size, noise=noise)), 2)
+        epochs_of(lambda ranks: DataLoader(Shard(ranks.rank, ranks.size, noise=noise)), draws=True)
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_what_is_augmented_at_random_is_no_shard(own: bool) -> None:  # noqa: FBT001 - of the test
     """Whether it draws from the generators that all share, or each slot from one of its own."""
-    found = epochs_of(lambda ranks: DataLoader(Shard(0, 1, noise=0.1, own=own), batch_size=4), 2)
+    found = epochs_of(
+        lambda _: DataLoader(Shard(0, 1, noise=0.1, own=own), batch_size=4), draws=True
+    )
     assert found
 
 
