@@ -89,6 +89,19 @@ def test_what_is_there_from_the_beginning() -> None:
     assert list(office.state.workspaces) == list(office.state.projects) == [DEFAULT]
 
 
+@pytest.mark.parametrize("unseen", ["\x1b", "\x85", "\u200b", "\u202e", "\ufe0f", "\U000e0061"])
+def test_names_have_no_characters_that_cannot_be_seen(office: Office, unseen: str) -> None:
+    """Else two people would have names that look the same, or turn a line round."""
+    name = f"an{unseen}na"
+    refused = ("invalid", "name")
+    assert office.ask(CreateUser(user_id="x", name=name)) == refused
+    assert office.ask(ChangeUser(user_id="u-bob", name=name)) == refused
+    assert office.ask(ChangeGroup(group_id="g1", name=name)) == refused
+    assert office.ask(CreateWorkspace(workspace_id="x", name=name)) == refused
+    assert office.ask(ChangeProject(project_id="p1", name=name)) == refused
+    office.done(CreateUser(user_id="x", name="ännа-李-😀"))  # noqa: RUF001 - other scripts stay
+
+
 def test_names_are_unique_whatever_their_case(office: Office) -> None:
     """Also those of what is archived; a project's only in its workspace."""
     assert office.ask(CreateUser(user_id="x", name="ANNA")) == ("taken", "name")

@@ -140,6 +140,13 @@ METADATA_MAX: Final = 100_000
 """Bytes of a model's metadata, as JSON."""
 DOCUMENT_MAX: Final = 200_000
 _ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_UNSEEN: Final = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    r"\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Characters that no name may have: controls, bidirectional marks, and what Unicode says may be
+left out of sight. A fixed table, for what is decided must not depend on the release of Python."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _ROLES: Final = (
     "viewer, editor-restricted, editor, workspace-admin, model-registry-viewer, auditor,"
@@ -1102,9 +1109,15 @@ def _name(name: str, without: str = "") -> None:
         raise _invalid(
             "name", f"must be 1 to {NAME_MAX} characters, without spaces at its beginning and end"
         )
-    if any(letter < " " or letter == "\x7f" or letter in without for letter in name):
-        also = "".join(f" and {letter!r}" for letter in without)
-        raise _invalid("name", f"must be without control characters{also}")
+    unseen = _UNSEEN.search(name)
+    if unseen is not None:
+        raise _invalid(
+            "name",
+            f"must be without control characters and invisible ones; it has {ascii(unseen[0])}",
+        )
+    wrong = [letter for letter in without if letter in name]
+    if wrong:
+        raise _invalid("name", f"must be without {' and '.join(map(repr, wrong))}")
 
 
 def _user_name(state: State, name: str) -> None:
