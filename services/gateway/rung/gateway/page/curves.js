@@ -8,6 +8,8 @@ import { linear, logarithmic, surface, tone } from "./scale.js";
 
 const EDGE = { left: 58, right: 14, top: 12, bottom: 30 };
 const NEAR = 28;
+/** Pixels between the last tick of an axis and its unit. */
+const BETWEEN = 8;
 /** Readings that are so many usual distances apart have a gap between them: nothing ran. */
 const APART = 8;
 
@@ -236,9 +238,11 @@ function axes(context, frame, x, y) {
   }
   context.textAlign = "center";
   context.textBaseline = "top";
+  const room = frame.x1 - context.measureText(x.label).width - BETWEEN;
   for (const tick of x.ticks) {
     const px = frame.x0 + x.at(tick) * (frame.x1 - frame.x0);
-    if (px <= frame.x1 - 24) context.fillText(x.text(tick), px, frame.y0 + 8);
+    const text = x.text(tick);
+    if (px + context.measureText(text).width / 2 <= room) context.fillText(text, px, frame.y0 + 8);
   }
   context.textAlign = "right";
   context.fillText(x.label, frame.x1, frame.y0 + 8);
