@@ -126,6 +126,18 @@ def test_no_kill_shows_where_the_module_steps(
     killed_everywhere(process, tmp_path, FIELDS, range(2 * 4 - 1, 2 * 8, 8), every=4)
 
 
+@pytest.mark.parametrize(
+    "schedule", [{"frequency": 4}, {"interval": "epoch", "frequency": 2}], ids=["step", "epoch"]
+)
+def test_no_kill_shows_between_two_steps_of_a_schedule(
+    process: "subprocess.Popen[str]", tmp_path: Path, schedule: dict[str, Any]
+) -> None:
+    """Its rate follows at each fourth batch, or each second epoch, counted over all runs."""
+    fields = configured(FIELDS | {"length": 3}, min_checkpoint_period={"batches": 1})
+    moments = [2 * step - 1 for step in (3, 6, 13, 16)]
+    killed_everywhere(process, tmp_path, fields, moments, schedule=schedule)
+
+
 def test_leaving_within_an_epoch_ends_none(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         self.measured = torchmetrics.MeanMetric()
         self.own = torchmetrics.MeanMetric()
         self.lr = 0.01
+        self.period: dict[str, Any] = {"interval": "step"}
         self.register_buffer("trail", torch.zeros(units, 4))
         self.register_buffer("ends", torch.zeros(2))
 
@@ -114,12 +115,12 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         self.validated.clear()
 
     def configure_optimizers(self) -> Any:
-        """Return an optimizer with a schedule by step."""
+        """Return an optimizer with a schedule, by step unless the order says another."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
         return {
             "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+            "lr_scheduler": {"scheduler": schedule, **self.period},
         }
 
 
@@ -163,6 +164,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         notes = Notes(run, order)
         plain = order.get("plain", False)
         module = Module(plain=plain, every=order.get("every"), width=order.get("width"))
+        module.period |= order.get("schedule", {})
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"], run.checkpoint.wait), {}
         rung.wait_at = order.get("wait_at")
