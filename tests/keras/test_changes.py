@@ -8,12 +8,14 @@ import pytest
 
 from support.framework_trials import (
     configured,
+    killed_again_and_again,
     killed_behind_its_change,
     needs,
     parent,
     refused_for_its_change,
 )
 from support.frameworks import keras_fields
+from support.fuse import before
 from support.soak import thinned
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -69,6 +71,24 @@ def test_a_change_in_training_outlives_a_kill(
 ) -> None:
     """Bit for bit the training that is not killed, at a step that is drawn, behind the change."""
     killed_behind_its_change(torch, tmp_path, FIELDS, change, range(CHANGED_AT + 1, STEPS))
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_validation_data_of_the_callback_go_on_where_they_were(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """Data with attributes, read within epochs, beside those that `fit` has."""
+    fields = configured(FIELDS, min_validation_period={"batches": 2})
+    found = killed_again_and_again(
+        request.getfixturevalue(backend),
+        tmp_path,
+        fields,
+        [before(step) for step in (3, 5, 6, 8)],
+        change=None,
+        within=True,
+    )
+    assert list(found["validation"]) == [2, 3, 4, 6, 8, 9]
+    assert all(found["result"]["passes"])
 
 
 @pytest.mark.parametrize("change", thinned(SAID, 2))

@@ -357,7 +357,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             given = DataLoader(own, batch_size=BATCH)
         changing = Changing(order["change"], own)
         lambdas, counts = counting()
-        ours = Burning(run, batch_size=BATCH)
+        within = Validation() if order.get("within") else None
+        ours = Burning(run, validation_data=within, batch_size=BATCH)
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
             given,
@@ -372,4 +373,5 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "told": changing.told(),
             "counts": counts(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
+            "passes": [each.passes for each in (validation, within) if each is not None],
         }
