@@ -1,6 +1,7 @@
 """A TensorFlow trial with a loop of its own: dropout, noise, patience, and several sources.
 
 plain        variables, momentum by hand, a `tf.random.Generator`, and no Keras at all
+change       a variable that training changes beside what is kept: see `Aside`
 own          the script connects the ranks itself, by what their launcher set
 late         a rank that never comes to TensorFlow
 """
@@ -151,6 +152,48 @@ def square(outputs: Any, targets: Any) -> Any:
     return tf.reduce_mean(tf.square(outputs - targets))
 
 
+class Aside:
+    """Variables of the script: a frozen one, one of the validation, and one that changes.
+
+    average      a running mean of the loss
+    late         the same, made by the first step
+    noise        a generator
+    told         the same as `average`, kept by two methods
+    """
+
+    def __init__(self, change: str | None) -> None:
+        self.change = change
+        self.frozen = tf.Variable(tf.ones(3))
+        self.validated = keras.metrics.Mean()
+        self.average = None if change in {None, "late"} else tf.Variable(0.0, name="average")
+        self.generator = tf.random.Generator.from_seed(4) if change == "noise" else None
+
+    def train(self, loss: Any) -> Any:
+        """Change what the step changes; return the loss with it."""
+        if self.change is None:
+            return loss
+        if self.generator is not None:
+            return loss + self.generator.normal(())
+        if self.average is None:
+            self.average = tf.Variable(0.0, name="late_average")
+        self.average.assign(0.9 * self.average + 0.1 * loss)
+        return loss + self.average
+
+    def validate(self, number: float) -> float:
+        """Return what a metric that only the validation has makes of a number."""
+        self.validated.reset_state()
+        self.validated.update_state(number)
+        return float(self.validated.result())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        return {"average": float(self.average)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the state back."""
+        self.average.assign(state["average"])
+
+
 class Trial:
     """The training, its parts, and a fuse."""
 
@@ -161,10 +204,12 @@ class Trial:
         self.still = order["source"] == "python"
         """Whether only the data draw from Python's generator."""
         self.patience, self.chance = Patience(), _CHANCE(3)
+        self.aside = Aside(order.get("change"))
         self.total = keras.metrics.Mean()
         network = self.network
         kept = {"network": network} if plain else {"model": network.model}
         kept |= {} if plain else {"optimizer": network.optimizer}
+        kept |= {"aside": self.aside} if self.aside.change == "told" else {}
         endless = order["source"] == "endless"
         self.training = rt.Training(
             run,
@@ -182,7 +227,7 @@ class Trial:
             return {"loss": square(self.network(inputs, training=False), targets)}
 
         found: dict[str, float] = self.training.mean(data, evaluate)
-        return found
+        return found | {"loss": self.aside.validate(found["loss"])}
 
     def run(self) -> None:
         """Train."""
@@ -194,7 +239,7 @@ class Trial:
                 loss = square(self.network(inputs, training=True), targets)
             gradients = tape.gradient(loss, self.network.weights)
             self.network.apply(self.training.averaged(gradients))
-            return loss
+            return self.aside.train(loss)
 
         for inputs, targets in self.training:
             self.fuse.reach(before(self.training.step + 1))

@@ -25,6 +25,7 @@ from rung.tensorflow.collectives import Collective
 from rung.tensorflow.metrics import Means, evaluated, numbers
 from rung.tensorflow.setup import shared_seeds
 from rung.tensorflow.training_data import source_of
+from rung.tensorflow.untracked_variables import UntrackedVariables
 from rung.training import ProgressTracker, rng
 from rung.training.errors import NotResumable
 from rung.training.introspection.seams import exact
@@ -41,11 +42,15 @@ class Training:
             together.
         keep: what is to survive, by names of your choice: models, optimizers, modules,
             variables, `tf.random.Generator`s, Keras metrics, generators of Python and NumPy, and
-            whatever has `state_dict()` and `load_state_dict(state)`. Models must be built.
+            whatever has `state_dict()` and `load_state_dict(state)`. Models must be built. A
+            variable that training changes, and that is not kept, is refused.
         validate: returns the validation metrics; called when a validation is due and at the
             run's length. `mean` makes them of a data set.
         batches_per_epoch: how many batches make an epoch of a data set without an end.
     """
+
+    _untracked: UntrackedVariables
+    """From the first batch on."""
 
     def __init__(
         self,
@@ -125,6 +130,8 @@ class Training:
         if tracker.complete:
             tracker.report_validation_again()
             return
+        aside = [] if self._share is None else [self._share]
+        self._untracked = UntrackedVariables(kept, aside, exactly=self._exact)
         if not found and tracker.plan.initial_validation:
             self._validated(kept)
         leaving = tracker.leaving
@@ -147,6 +154,7 @@ class Training:
             is_last = functools.partial(source.over, look=True)
             self._batch_size.see(self._part.whole, read, is_last)
             yield given
+            self._untracked.batch_trained()
             read += 1
             tracker.batch_done(1, self._part.whole)
             if tracker.report_due:
@@ -203,11 +211,14 @@ class Training:
                     "Training(…, validate=…)"
                 )
             return
+        self._untracked.demand_unchanged()
         self._collective.share(kept.untrained)
         metrics = numbers(self._validate())
+        self._untracked.note()
         self._tracker.validated(self._ranks.broadcast(metrics))
 
     def _store(self, kept: Kept) -> None:
+        self._untracked.demand_unchanged()
         within = self._tracker.progress.batch_in_epoch > 0
         chief = self._ranks.is_chief
 
