@@ -165,7 +165,7 @@ class Aside:
         self.change = change
         self.frozen = tf.Variable(tf.ones(3))
         self.validated = keras.metrics.Mean()
-        self.average = None if change in {None, "late"} else tf.Variable(0.0, name="average")
+        self.average: Any = None if change in {None, "late"} else tf.Variable(0.0, name="average")
         self.generator = tf.random.Generator.from_seed(4) if change == "noise" else None
 
     def train(self, loss: Any) -> Any:
