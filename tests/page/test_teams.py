@@ -187,7 +187,7 @@ async def _makes_people(admin: Browser) -> None:
     await _press(admin, "New user")
     await _fill(admin, name=HOSTILE, display_name=HOSTILE)
     await _press(admin, "Create", "dialog")
-    await admin.says("control characters", "dialog .problem")
+    await admin.says("must be without", "dialog .problem")
     await _fill(admin, name="ben")
     await _press(admin, "Create", "dialog")
     await admin.says("ben", ".things[aria-label=Users]")
