@@ -1113,7 +1113,7 @@ def _name(name: str, without: str = "") -> None:
     if unseen is not None:
         raise _invalid(
             "name",
-            f"must be without control characters and invisible ones; it has {ascii(unseen[0])}",
+            f"must be without control characters and invisible ones; it has {unseen[0]!a}",
         )
     wrong = [letter for letter in without if letter in name]
     if wrong:
